@@ -45,8 +45,10 @@ if TYPE_CHECKING:
     )
     from engine.families import Families, Family, Format
     from engine.mcp import MCP
+    from engine.media import Audio, Image
     from engine.options import AgentOptions, LoadOptions, RawOptions, TurnOptions
     from engine.parsing import Parser, Piece
+    from engine.parts import AudioPart, CallError, ImagePart
     from engine.runtime.adapters import AdapterInfo
     from engine.runtime.metrics import Metrics
     from engine.runtime.request import TurnRequest
@@ -59,7 +61,6 @@ if TYPE_CHECKING:
     from engine.types import (
         GBNF,
         AllowedTools,
-        CallError,
         Choice,
         Completion,
         FinishReason,
@@ -89,6 +90,8 @@ __all__ = [
     "Agent",
     "AgentOptions",
     "AllowedTools",
+    "Audio",
+    "AudioPart",
     "BatchInputError",
     "CallError",
     "CallbackError",
@@ -115,6 +118,8 @@ __all__ = [
     "Finished",
     "ForgedPromptError",
     "Format",
+    "Image",
+    "ImagePart",
     "Inspection",
     "JsonSchema",
     "Lark",
@@ -188,8 +193,10 @@ _MODULES = {
     "engine.diagnose.inspect": "Inspection",
     "engine.options": "AgentOptions LoadOptions RawOptions TurnOptions",
     "engine.mcp": "MCP",
+    "engine.media": "Audio Image",
     "engine.parsing": "Parser Piece",
     "engine.runtime.adapters": "AdapterInfo",
+    "engine.parts": "AudioPart CallError ImagePart",
     "engine.runtime.metrics": "Metrics",
     "engine.runtime.request": "TurnRequest",
     "engine.runtime.service": "PinnedPrefix Service Stream",
@@ -197,7 +204,7 @@ _MODULES = {
     "engine.scoring": "Classification Score",
     "engine.template.prompt": "Prompt",
     "engine.tools": "ToolContext ToolLike as_tool as_tools",
-    "engine.types": "AllowedTools CallError Choice Completion FinishReason GBNF JsonSchema Lark Message Part "
+    "engine.types": "AllowedTools Choice Completion FinishReason GBNF JsonSchema Lark Message Part "
     "ReasoningPart Regex ResponseFormat Role SamplingParams TextPart TokenLogprob Tool ToolCall ToolChoice ToolName "
     "Usage",
     "engine.vectors": "Ranked",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from markdown_it.rules_inline import StateInline
     from markdown_it.token import Token
 
-BlockKind: TypeAlias = Literal["reasoning", "content", "call", "result", "notice"]
+BlockKind: TypeAlias = Literal["reasoning", "content", "call", "result", "media", "notice"]
 
 SHOWN = 100_000
 """The most characters of one block; a longer text is shown by its beginning and end."""
@@ -34,6 +34,7 @@ _TEXT = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"  # Jupyt
 _LONG = f"{_TEXT};max-height:30em;overflow:auto"
 _FIXED = "font-family:var(--jp-code-font-family,monospace);margin:.2em 0"
 _QUIET = "opacity:.7;font-size:85%"
+_PICTURE = "display:block;max-width:100%;max-height:20em"
 _BAD = "color:#d44"  # readable on white and on black
 _CODE = "white-space:pre;overflow-x:auto;background:rgba(128,128,128,.12);border-radius:6px;padding:.5em .7em"
 # Reasoning that is being written: its last lines. A page that is replaced ten times a second cannot be unfolded.
@@ -98,13 +99,14 @@ _ENDINGS = {
 @dataclass(frozen=True, slots=True)
 class Block:
     """A part of a turn for display. `title` is the tool of a call or a result; `failed` marks errors; `open` marks the
-    part that is still being written."""
+    part that is still being written; `picture` is the `data:` URL of a picture made here."""
 
     kind: BlockKind
     text: str
     title: str = ""
     failed: bool = False
     open: bool = False
+    picture: str = ""
 
 
 class UsageLike(Protocol):
@@ -239,6 +241,10 @@ def block_html(block: Block) -> str:
         return markdown_html(block.text)
     if block.kind == "notice":
         return f'<div style="{_BAD if block.failed else _QUIET}">{escaped(block.text)}</div>'
+    if block.kind == "media":
+        about = escaped(block.text)
+        image = f'<img src="{escape(block.picture)}" alt="{about}" style="{_PICTURE}">' if block.picture else ""
+        return f'<div style="{_QUIET}">{image}{about}</div>'
     if block.kind == "reasoning":
         number = len(block.text.split())
         words = f"{number:,} word{'' if number == 1 else 's'}{'…' if block.open else ''}"

@@ -7,7 +7,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from engine.types import CallError, Completion, FinishReason, ReasoningPart, TextPart, ToolCall, Usage
+from engine.parts import CallError, ResultPart
+from engine.types import (
+    Completion,
+    FinishReason,
+    ReasoningPart,
+    TextPart,
+    ToolCall,
+    Usage,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +73,8 @@ class ToolCallEnd:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """A tool's result (agent loop only). `content` is what the model reads; `error`: the tool failed."""
+    """A tool's result (agent loop only). `content` is what the model reads; `error`: the tool failed; `parts`: the same
+    with pictures and sounds, if it has any."""
 
     index: int
     id: str
@@ -73,6 +82,7 @@ class ToolResult:
     error: bool = False
     part: int = 0
     step: int = 0
+    parts: tuple[ResultPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ class Scorer:
         None scores nothing. Raises what `Service.score` raises, and RequestError for an empty prompt."""
         vocab = self._service.vocab
         raw, given = raw_prompt(vocab, prompt)
-        tokens = given or tuple(vocab.encode(raw.pieces, add_bos=True))
+        tokens = given or tuple(vocab.encode(raw.texts, add_bos=True))
         written = [vocab.token_bytes(token) for token in tokens]
         added = len(b"".join(written)) - len(raw.text.encode(errors="replace"))
         for index, data in enumerate(written):  # the beginning token and the space that some vocabularies add

@@ -24,9 +24,10 @@ _CARRY_CONTENT = frozenset(
     }
 )
 """Fields of other interfaces for content that this engine cannot show to a model."""
-_PART_TYPES = frozenset(
-    ["text", "input_text", "output_text", "image", "image_url", "input_image", "input_audio", "audio", "file", "video"]
-)
+_IMAGES = {"image": "image", "image_url": "image_url", "input_image": "image_url"}
+_SOUNDS = {"audio": "audio", "input_audio": "input_audio"}
+"""The field that holds the picture or the sound in a part of each type."""
+_PART_TYPES = frozenset(["text", "input_text", "output_text", "file", "input_file", "video", *_IMAGES, *_SOUNDS])
 """The types of content parts in OpenAI's and Anthropic's interfaces."""
 _MESSAGE = frozenset({"role", "content", "reasoning", "tool_calls", "tool_call_id", "name", "parts", *_REASONING})
 _CALL = frozenset({"type", "id", "name", "arguments", "error", "function"})
@@ -96,7 +97,7 @@ def content_text(role: object, value: object) -> object:
     if isinstance(value, list | tuple):
         items = cast("Sequence[object]", value)
         is_data = role == "tool" and not (items and all(map(_is_part, items)))
-        return json_text(items) if is_data else "\n".join(map(_text_of_part, items))
+        return json_text(items) if is_data else "\n".join(map(text_of_part, items))
     if role == "tool" and value is not None and not isinstance(value, str):
         return json_text(value)
     return value
@@ -117,15 +118,34 @@ def _is_part(item: object) -> bool:
     return isinstance(item, str) or (fields_of(item) or {}).get("type") in _PART_TYPES
 
 
-def _text_of_part(item: object) -> str:
+def text_of_part(item: object) -> str:
+    """Returns the text of a content part. Raises ValueError for one that is not text."""
     if isinstance(item, str):
         return item
     part = fields_of(item) or {}
     text, kind = part.get("text"), part.get("type")
     if not isinstance(text, str):
         what = f"this one is of type {kind!r}" if isinstance(kind, str) else f"this one is {repr(item)[:80]}"
-        raise ValueError(f"content parts must be text, but {what}; this engine runs text models only")
+        raise ValueError(f"content parts must be text, images or sounds, but {what}; put what it says into a text")
     return text
+
+
+def media_part(item: object) -> Fields | None:
+    """Returns a content part with a picture or a sound under our names: its type, and its object or its address (base64
+    for sounds) in a field of that name; None for any other part. `detail` has no effect. Raises ValueError for a part
+    without either."""
+    part = {} if isinstance(item, str) else fields_of(item) or {}
+    kind = part.get("type")
+    if not isinstance(kind, str) or kind not in _IMAGES | _SOUNDS:
+        return None
+    name = "image" if kind in _IMAGES else "audio"
+    value = part.get(field := (_IMAGES | _SOUNDS)[kind])
+    if (inner := fields_of(value)) is not None:
+        value = inner.get("url" if name == "image" else "data")
+    if value is None:
+        also = " (file_id names a file of another service)" if part.get("file_id") else ""
+        raise ValueError(f"a content part of type {kind!r} needs its {field!r}{also}; send a data: URL")
+    return {"type": name, name: value}
 
 
 def _known(data: Fields, names: frozenset[str], what: str) -> Fields:

@@ -311,4 +311,4 @@ def _salt(prompt: Prompt, sampling: SamplingParams) -> str:
     """Returns the salt of this turn's call ids: repeatable if the answer is, else random."""
     if sampling.seed is None and sampling.temperature != 0:
         return secrets.token_hex(16)
-    return sha256(f"{sampling.seed} {prompt.text}".encode(errors="surrogatepass")).hexdigest()
+    return sha256(f"{sampling.seed} {prompt.key}".encode(errors="surrogatepass")).hexdigest()

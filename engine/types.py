@@ -3,115 +3,53 @@
 All records are immutable pydantic models, validated once, when they are made.
 """
 
-import json
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar, cast
 
 from pydantic import (
-    AfterValidator,
-    BaseModel,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
     ValidationInfo,
     computed_field,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
 from engine import spelling
 from engine.display import Block, ending, figures, page_html, page_markdown, short
 from engine.errors import RequestError
+from engine.media import Image, Media
+from engine.parts import (
+    MediaPart,
+    MessagePart,
+    Part,
+    ReasoningPart,
+    Record,
+    Text,
+    TextPart,
+    ToolCall,
+    openai_part,
+    with_media,
+)
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
-CallError: TypeAlias = Literal["truncated", "malformed", "invalid_arguments", "unknown_tool"]
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "cancelled", "deadline", "error"]
 ReasoningFormat: TypeAlias = Literal["deepseek", "deepseek-legacy", "none", "exclude"]
 Reasoning: TypeAlias = bool | Literal["low", "medium", "high"]
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def whole_characters(text: str) -> str:
-    """Returns the text with U+FFFD for every lone surrogate, as lenient decoders do, so that it can be encoded."""
-    return _SURROGATE.sub("\ufffd", text)
-
-
-Text: TypeAlias = Annotated[str, AfterValidator(whole_characters)]
-"""Text without lone surrogates, which come from `surrogateescape`, or from an emoji that a browser cut in half."""
-
-
-class Record(BaseModel):
-    """Base of the public records: frozen; an unknown field is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class _Tagged(Record):
-    """Base of the records with the discriminator `type`, so that every dump has it."""
-
-    @model_serializer(mode="wrap")
-    def _with_type(self, rest: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {"type": type(self).model_fields["type"].default, **rest(self)}
-
-
-class ReasoningPart(_Tagged):
-    """One span of reasoning, without its markers."""
-
-    type: Literal["reasoning"] = "reasoning"
-    text: Text
-
-
-class TextPart(_Tagged):
-    """One span of visible text."""
-
-    type: Literal["text"] = "text"
-    text: Text
-
-
-class ToolCall(_Tagged):
-    """A call as the model wrote it. `arguments` is JSON text, exactly as emitted (raw text when `error` is
-    "malformed").
-
-    Accepts the OpenAI form `{"id", "type": "function", "function": {"name", "arguments"}}` on input, with arguments as
-    text or as an object.
-    """
-
-    type: Literal["tool_call"] = "tool_call"
-    id: Text = ""
-    name: Text
-    arguments: Text = "{}"
-    error: CallError | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_spelling(cls, value: object) -> object:
-        given = None if isinstance(value, ToolCall) else spelling.fields_of(value)
-        return value if given is None else spelling.call_fields(given)
-
-    def parsed(self) -> Any:
-        """Returns the arguments as Python values. Raises ValueError if they are not JSON (then `error` is set)."""
-        return json.loads(self.arguments)
-
-    def openai(self) -> dict[str, Any]:
-        """Returns the call as a dictionary of OpenAI's Chat Completions; `arguments` as the model wrote them."""
-        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
-
-
-Part: TypeAlias = Annotated[ReasoningPart | TextPart | ToolCall, Field(discriminator="type")]
 
 
 class Message(Record):
     """One message of a conversation, in any role.
 
     On input it may be a dictionary or an object of OpenAI's SDK. The reasoning field may be called `reasoning`,
-    `reasoning_content` or `thinking`; `content` may be text, a list of text parts, or absent if there are calls or
+    `reasoning_content` or `thinking`; `content` may be text, a list of parts, or absent if there are calls or
     reasoning; a tool's result may be any JSON value. Unknown fields are dropped, but a misspelt name and a field that
     holds content (`images`) are refused. `parts` has the reasoning, text and calls of an assistant turn in their order;
     it is filled from the flat fields if the caller does not give it, and they from it.
+
+    In other roles a content part may be an `Image`, an `Audio`, or OpenAI's `image_url`, `input_image` or `input_audio`
+    with a `data:` URL or base64. Then `parts` has the texts and media in their order, and `content` the texts.
     """
 
     role: Role
@@ -120,13 +58,13 @@ class Message(Record):
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: Text | None = None
     name: Text | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[MessagePart, ...] = ()
 
     @model_validator(mode="before")
     @classmethod
     def _one_spelling(cls, value: object) -> object:
         given = None if isinstance(value, Message) else spelling.fields_of(value)
-        return value if given is None else spelling.message_fields(given)
+        return value if given is None else with_media(spelling.message_fields(given))
 
     @field_validator("content", mode="before")
     @classmethod
@@ -135,8 +73,10 @@ class Message(Record):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if self.parts and not (self.content or self.reasoning or self.tool_calls):
-            whole = Completion(parts=self.parts)
+        if self.media:
+            filled = {"content": self._text_beside_media()}
+        elif self.parts and not (self.content or self.reasoning or self.tool_calls):
+            whole = Completion(parts=self.written)
             filled = {"content": whole.content, "reasoning": whole.reasoning or None, "tool_calls": whole.tool_calls}
         elif self.role == "assistant" and not self.parts:
             spans = (_span(ReasoningPart, self.reasoning), _span(TextPart, self.content))
@@ -147,12 +87,64 @@ class Message(Record):
             object.__setattr__(self, name, value)
         return self
 
+    @property
+    def media(self) -> tuple[Media, ...]:
+        """The pictures and sounds among the parts, in their order."""
+        return tuple(part.media for part in self.parts if isinstance(part, MediaPart))
+
+    def _repr_html_(self) -> str:
+        return page_html(self._blocks())
+
+    def _repr_markdown_(self) -> str:
+        return page_markdown(self._blocks())
+
+    def _blocks(self) -> Iterator[Block]:
+        yield Block("notice", self.role)
+        if not self.media:
+            yield from blocks_of(Completion(parts=self.written or (TextPart(text=self.content or ""),)))
+        for part in self.parts if self.media else ():
+            yield media_block(part.media) if isinstance(part, MediaPart) else Block("content", _text_of(part))
+
+    def content_with(self, place: Callable[[Media], str]) -> str:
+        """Returns the content with a text of `place` where each picture or sound stands. Texts next to each other are
+        joined by a newline, texts and media by nothing, as in llama.cpp's server."""
+        if not self.media:
+            return self.content or ""
+        joined, after_text = "", False
+        for part in self.parts:
+            if isinstance(part, TextPart):
+                joined += f"\n{part.text}" if after_text and part.text else part.text
+            elif isinstance(part, MediaPart):
+                joined += place(part.media)
+            after_text = isinstance(part, TextPart) and bool(joined)
+        return joined
+
+    def _text_beside_media(self) -> str:
+        """Returns the texts of a message with media. Raises ValueError if it may have none, or if its
+        content differs."""
+        if self.role == "assistant" or not all(isinstance(part, TextPart | MediaPart) for part in self.parts):
+            raise ValueError(
+                "pictures and sounds stand in messages of users, systems and tools, beside texts only; a model that "
+                "runs here writes none"
+            )
+        text = "\n".join(part.text for part in self.parts if isinstance(part, TextPart))
+        if self.content not in (None, text):
+            raise ValueError("content and the texts of parts differ; leave content out")
+        return text
+
+    @property
+    def written(self) -> tuple[Part, ...]:
+        """The parts that a model can have written: all but pictures and sounds."""
+        return tuple(part for part in self.parts if not isinstance(part, MediaPart))
+
     def openai(self, reasoning_field: str | None = "reasoning_content") -> dict[str, Any]:
         """Returns the message as a dictionary of OpenAI's Chat Completions.
 
         reasoning_field: the field for an assistant's reasoning, which is not OpenAI's own; None leaves reasoning out.
         """
         entry: dict[str, Any] = {"role": self.role, "content": self.content or ""}
+        if self.media:
+            entry["content"] = [openai_part(part) for part in self.parts]
         if self.role == "tool":
             entry["tool_call_id"] = self.tool_call_id
         elif self.name:
@@ -166,7 +158,7 @@ class Message(Record):
 
     def continued(self, completion: "Completion") -> "Message":
         """Returns this message joined with its continuation, the completion of `continue_final_message=True`."""
-        parts = [*self.parts, *completion.parts]
+        parts = [*self.written, *completion.parts]
         seam = len(self.parts)
         match parts[seam - 1 : seam + 1] if seam else ():
             case [ReasoningPart(text=before), ReasoningPart(text=after)]:
@@ -506,6 +498,15 @@ if TYPE_CHECKING:
         """A Completion with a type for `parsed`, for type checkers."""
 
         parsed: Answer | None = None
+
+
+def _text_of(part: MessagePart) -> str:
+    return part.text if isinstance(part, TextPart) else ""
+
+
+def media_block(media: Media) -> Block:
+    """Returns a picture, or what a sound is, for display."""
+    return Block("media", media.about, picture=media.preview() if isinstance(media, Image) else "")
 
 
 def blocks_of(completion: Completion) -> list[Block]:

@@ -13,10 +13,12 @@ from engine.agent.transcript import CallRecord, RunEnd, Transcript
 from engine.display import Block, ending, figures, page_html, page_markdown, short
 from engine.errors import ContextOverflowError, EngineError, RequestError
 from engine.events import Event, ToolResult
+from engine.media import MediaKind
 from engine.offloop import off_loop
+from engine.parts import MediaPart
 from engine.streams import GeneratedStream
 from engine.tools import Toolbox, ToolContext, ToolOutcome, error_text
-from engine.types import Completion, Message, Tool, ToolCall, blocks_of
+from engine.types import Completion, Message, Tool, ToolCall, blocks_of, media_block
 
 _log = logging.getLogger("engine.agent")
 
@@ -93,6 +95,7 @@ class Run:
                 if block.kind == "call":  # its result follows: of two calls of one tool it is seen which is whose
                     if (result := results.get(calls)) is not None:
                         yield Block("result", result.content, block.title, failed=result.error)
+                        yield from (media_block(part.media) for part in result.parts if isinstance(part, MediaPart))
                     calls += 1
         if self.stopped not in ("stop", self.completion.finish_reason):
             yield Block("notice", ending(self.stopped), failed=self.stopped not in ("pending", "stop_on"))
@@ -139,8 +142,10 @@ def stream_run(
     messages: Sequence[Message] | Transcript,
     tools: Sequence[Tool] | Toolbox,
     options: RunOptions | None = None,
+    media: frozenset[MediaKind] = frozenset(),
 ) -> RunStream:
-    """Run the loop from these messages on, or resume a transcript. Raises RequestError for a name in `stop_on` that is
+    """Run the loop from these messages on, or resume a transcript. `media`: the kinds of media in tools' results that
+    the model takes. Raises RequestError for a name in `stop_on` that is
     not a tool's, and for a transcript of a run that is over. The sources of a `Toolbox` are connected when the stream
     is first read, and released at its end; `generate` reads the tools of each turn from it.
 
@@ -152,8 +157,8 @@ def stream_run(
     if toolbox.is_fixed:
         options.check_names(toolbox.tools)
     if not isinstance(messages, Transcript):
-        return RunStream(_Loop(list(messages), toolbox, options), generate)
-    loop = _Loop(list(messages.messages), toolbox, options)
+        return RunStream(_Loop(list(messages), toolbox, options, media), generate)
+    loop = _Loop(list(messages.messages), toolbox, options, media)
     loop.resume(messages)
     return RunStream(loop, generate)
 
@@ -165,6 +170,7 @@ class _Loop:
     messages: list[Message]
     toolbox: Toolbox
     options: RunOptions
+    media: frozenset[MediaKind] = frozenset()
     completions: list[Completion] = field(default_factory=list[Completion])
     results: list[list[ToolResult]] = field(default_factory=list[list[ToolResult]])
     pending: list[ToolCall] = field(default_factory=list[ToolCall])
@@ -199,7 +205,7 @@ class _Loop:
             return
         self.first -= 1
         message = self.messages[-1]
-        self.completions.append(Completion(parts=message.parts, finish_reason="tool_calls"))
+        self.completions.append(Completion(parts=message.written, finish_reason="tool_calls"))
         self.results.append([])
         self.turn_end = len(self.messages)
         self.records = list(transcript.calls)
@@ -311,7 +317,7 @@ class _Loop:
     def _recorded(self, record: CallRecord) -> ToolOutcome | None:
         """Returns the outcome of a call in a transcript: its result, or that it was interrupted."""
         if record.state == "done":
-            return ToolOutcome(record.result or "", record.error)
+            return ToolOutcome(record.result or "", record.error, record.parts)
         if record.state == "started" and not self.options.rerun:
             return _refused("interrupted: the call was made, but its result is not known. It was not made again.")
         return None
@@ -319,8 +325,17 @@ class _Loop:
     def answer(self, job: Job, outcome: ToolOutcome) -> ToolResult:
         """Add a call's outcome as a tool message. Returns it as an event."""
         call = job.call
-        self.messages.append(Message(role="tool", tool_call_id=call.id, name=call.name, content=outcome.content))
-        result = ToolResult(job.index, call.id, outcome.content, error=outcome.error, part=job.part, step=self.step - 1)
+        parts = outcome.shown
+        message = Message(
+            role="tool",
+            tool_call_id=call.id,
+            name=call.name,
+            content=None if parts else outcome.content,
+            parts=parts,
+        )
+        self.messages.append(message)
+        shown = message.content_with(lambda media: f"[{media.about}]")
+        result = ToolResult(job.index, call.id, shown, outcome.error, job.part, self.step - 1, parts)
         self.results[-1].append(result)
         return result
 
@@ -330,7 +345,7 @@ class _Loop:
         history = tuple(self.messages[: self.turn_end])
         called = history[-1].parts[self._place(job)]
         call = called if isinstance(called, ToolCall) else job.call
-        context = ToolContext[Any](self.options.context, call, self.step - 1, history)
+        context = ToolContext[Any](self.options.context, call, self.step - 1, history, self.media)
         if self.cancelled:
             context.cancel()
         return context
@@ -349,7 +364,13 @@ class _Loop:
         self.records[job.index] = CallRecord(index=job.index, state="started")
 
     def done(self, job: Job, outcome: ToolOutcome) -> None:
-        self.records[job.index] = CallRecord(index=job.index, state="done", result=outcome.content, error=outcome.error)
+        self.records[job.index] = CallRecord(
+            index=job.index,
+            state="done",
+            result=outcome.content,
+            error=outcome.error,
+            parts=outcome.shown,
+        )
 
     def begun(self, job: Job, context: ToolContext[Any]) -> None:
         self.live[id(job)] = job, context

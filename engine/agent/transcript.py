@@ -7,7 +7,8 @@ from pydantic import Field, ValidationError
 
 from engine.errors import RequestError
 from engine.output_file import write_file
-from engine.types import Message, MessagesLike, Record, Text
+from engine.parts import Record, ResultPart, Text
+from engine.types import Message, MessagesLike
 
 RunEnd: TypeAlias = Literal[
     "stop",
@@ -28,13 +29,15 @@ class CallRecord(Record):
     """The state of one call of the last turn.
 
     `state`: "waiting", it has not begun; "started", its tool was called; "done", `result` is what the model reads, and
-    `error` whether it failed. `index` counts the calls of the turn from 0.
+    `error` whether it failed; `parts` is the same if it has pictures or sounds. `index` counts the calls of the turn
+    from 0.
     """
 
     index: int = Field(ge=0)
     state: Literal["waiting", "started", "done"] = "waiting"
     result: Text | None = None
     error: bool = False
+    parts: tuple[ResultPart, ...] = ()
 
 
 class Transcript(Record):

@@ -18,8 +18,9 @@ from engine.batch.bodies import EMBEDDINGS, ENDPOINTS, Texts, Turn, checked_turn
 from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError, TemplateError
 from engine.openai.choices import usage_object
 from engine.openai.parameters import Json
+from engine.parts import whole_characters
 from engine.tools import ToolLike
-from engine.types import Completion, whole_characters
+from engine.types import Completion
 
 Kind: TypeAlias = Literal["openai", "simple"]
 

@@ -144,16 +144,7 @@ def parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser("run", help="answer one prompt")
     _add_loading(run)
-    run.add_argument("prompt", metavar="PROMPT", help="what to ask; - reads it from standard input")
-    run.add_argument("--json", action="store_true", help="print the events, one JSON object a line")
-    run.add_argument("--schema", metavar="FILE", type=Path, help="a JSON Schema that the answer must fit")
-    run.add_argument(
-        "--file",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help="a text to append to the prompt; may be given several times. Piped input is appended, too",
-    )
+    _add_asking(run)
     _add_sampling(run)
     _add_showing(run)
 
@@ -363,6 +354,27 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True, severa
         metavar="DIR",
         type=Path,
         help="keep what the model has read in this folder, at most 4 GiB, so that a later run need not read it again",
+    )
+
+
+def _add_asking(command: argparse.ArgumentParser) -> None:
+    command.add_argument("prompt", metavar="PROMPT", help="what to ask; - reads it from standard input")
+    command.add_argument("--json", action="store_true", help="print the events, one JSON object a line")
+    command.add_argument("--schema", metavar="FILE", type=Path, help="a JSON Schema that the answer must fit")
+    command.add_argument(
+        "--file",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="a text to append to the prompt; may be given several times. Piped input is appended, too",
+    )
+    command.add_argument(
+        "--image",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="a picture to show with the prompt; may be given several times",
     )
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import inspect
 import json
+import mimetypes
 import signal
 import sys
 import threading
@@ -21,6 +22,7 @@ from engine.cli.tool_files import watched
 from engine.engine import Engine
 from engine.errors import EngineError, RequestError, did_you_mean
 from engine.events import Event, ReasoningDelta
+from engine.media import Audio, Image, Media
 from engine.options import TurnOptions
 from engine.output_file import write_file
 from engine.tools import error_text
@@ -30,6 +32,7 @@ HELP = {
     "/help": "show these commands",
     "/think on|off|show|hide": "reason or not; show the reasoning, or only its length",
     "/model NAME": "let another of the given models answer",
+    "/file FILE": "show a picture, a sound or a text with the next question",
     "/save FILE": "write the conversation to a file",
     "/load FILE": "go on with the conversation of a file",
     "/clear": "forget the conversation, but for the system message",
@@ -65,6 +68,7 @@ class Chat:
         self._in_tool = False
         self._file = file
         self._models = models or {}
+        self._shown: list[Media | str] = []
         self._shows_reasoning = True
         self._interactive = sys.stdin.isatty()
         self.history: list[Message] = list(head)
@@ -126,13 +130,17 @@ class Chat:
                 self._note(f"reasoning is {'shown' if self._shows_reasoning else 'hidden'} from now on")
             case "/model", _ if argument:
                 self._switch(argument)
+            case "/file", _ if argument:
+                self._shown.append(shown := _file_content(Path(argument)))
+                about = f"a text of {len(shown):,} characters" if isinstance(shown, str) else shown.about
+                self._note(f"{argument}, {about}, goes with the next question")
             case "/save", _ if argument:
                 self._save(Path(argument))
                 self._screen.line(f"{len(self.history)} messages saved to {argument}", "dim")
             case "/load", _ if argument:
                 self._load(Path(argument))
             case "/clear", "":
-                self.history = list(self._head)
+                self.history, self._shown = list(self._head), []
                 self._save(self._file)
                 self._note("the conversation begins anew")
             case "/quit", "":
@@ -158,7 +166,8 @@ class Chat:
 
     def _answer(self, text: str) -> None:
         """Run one turn and its calls, shown as they come. Ctrl-C stops it; what was written until then stays."""
-        asked = [*self.history, Message(role="user", content=text)]
+        question = Message.model_validate({"role": "user", "content": [*self._shown, text]})
+        asked = [*self.history, question]
         view = _View(self._screen, shows_reasoning=self._shows_reasoning)
         steps = 8 if self._tools else 1
         with (
@@ -176,6 +185,7 @@ class Chat:
         run = stream.run
         if not any(step.completion.parts for step in run.steps):  # stopped before the model wrote anything
             return
+        self._shown = []
         history = list(run.messages)
         self.history = [*history, *_unanswered(history)]
         self._save(self._file)
@@ -261,6 +271,17 @@ class Chat:
             ) from error
         asked = sum(message.role == "user" for message in self.history)
         self._screen.line(f"going on after {asked} question{'' if asked == 1 else 's'} of {path}", "dim")
+
+
+def _file_content(path: Path) -> Media | str:
+    """Returns a picture, a sound, or the text of any other file. Raises RequestError for one that cannot be read."""
+    kind = (mimetypes.guess_type(path.name)[0] or "").partition("/")[0]
+    if kind in ("image", "audio"):
+        return Image(path) if kind == "image" else Audio(path)
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{path} cannot be read: {error}. Give a picture, a sound or a text in UTF-8.") from error
 
 
 class _View:

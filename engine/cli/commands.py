@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Unpack, cast
@@ -26,6 +26,7 @@ from engine.engines import Engines
 from engine.errors import RequestError
 from engine.events import ContentDelta
 from engine.families import Families, builtin_families
+from engine.media import Image
 from engine.options import LoadOptions, TurnOptions
 from engine.runtime.state_store import StateStore
 from engine.tools import Toolbox
@@ -76,10 +77,10 @@ def run(options: argparse.Namespace) -> int:
     turn = turn_options(options)
     if options.schema is not None:
         turn["response_format"] = JsonSchema(_schema(options.schema))
-    prompt = _prompt(options.prompt, options.file)
+    question = _user(_prompt(options.prompt, options.file), map(Image, options.image))
     with (
         load(options) as llm,
-        llm.stream([*_system(options), _user(prompt)], **turn) as stream,
+        llm.stream([*_system(options), question], **turn) as stream,
         contextlib.closing(screen),
     ):
         for event in stream:
@@ -286,8 +287,8 @@ def _system(options: argparse.Namespace) -> list[Message]:
     return [] if options.system is None else [Message(role="system", content=options.system)]
 
 
-def _user(text: str) -> Message:
-    return Message(role="user", content=text)
+def _user(text: str, images: Iterable[Image] = ()) -> Message:
+    return Message.model_validate({"role": "user", "content": [*images, text]})
 
 
 def greeting(llm: Engine) -> str:

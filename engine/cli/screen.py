@@ -170,7 +170,8 @@ def columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[
 
 def json_line(event: Event) -> str:
     """Returns an event as one line of JSON: its type in snake case, then its fields."""
-    name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
+    kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
+    members = ((field.name, getattr(event, field.name)) for field in fields(event))
     return visible_json(
-        to_json({"type": name, **{field.name: getattr(event, field.name) for field in fields(event)}}).decode()
+        to_json({"type": kind, **{name: value for name, value in members if name != "parts" or value}}).decode()
     )

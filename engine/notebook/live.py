@@ -21,8 +21,9 @@ from engine.events import (
     ToolCallStart,
     ToolResult,
 )
+from engine.parts import MediaPart
 from engine.screens import cell_display
-from engine.types import Usage
+from engine.types import Usage, media_block
 
 UPDATE_SECONDS = 0.1
 _DRAWING_SHARE = 5  # a long page takes a while to draw: four fifths of the time belong to the stream
@@ -40,12 +41,13 @@ class Streaming(Protocol):
 
 @dataclass(slots=True)
 class _Growing:
-    """A part of the page; `pieces` are its text so far, `result` the result of a call."""
+    """A part of the page; `pieces` are its text so far, `result` the result of a call, `media` the pictures in it."""
 
     kind: BlockKind
     title: str = ""
     failed: bool = False
     pieces: list[str] = field(default_factory=list[str])
+    media: list[Block] = field(default_factory=list[Block])
     result: "_Growing | None" = None
 
 
@@ -73,10 +75,11 @@ class Page:
             case ToolCallEnd(index, arguments, error, _, step):
                 call = self._calls[step, index]
                 call.pieces, call.failed = [arguments, f"\n[{error}]" if error else ""], error is not None
-            case ToolResult(index, _, content, error, _, step):
+            case ToolResult(index, _, content, error, _, step, parts):
                 result = self._part("result", index, step)
                 call = self._calls[step, index]
                 call.result, result.title, result.failed, result.pieces = result, call.title, error, [content]
+                result.media = [media_block(part.media) for part in parts if isinstance(part, MediaPart)]
             case Finished(reason, usage, step):
                 self._usages += [usage] if usage else []
                 if reason not in ("stop", "tool_calls"):
@@ -94,10 +97,12 @@ class Page:
         for part in self._parts.values():
             if part.kind != "result":
                 parts += [part, part.result] if part.result else [part]
-        return [
-            Block(part.kind, "".join(part.pieces), part.title, failed=part.failed, open=part is self._last)
-            for part in parts
-        ]
+        blocks: list[Block] = []
+        for part in parts:
+            text = "".join(part.pieces)
+            blocks.append(Block(part.kind, text, part.title, failed=part.failed, open=part is self._last))
+            blocks += part.media
+        return blocks
 
     def data(self) -> dict[str, str]:
         """The page as a display's MIME bundle."""

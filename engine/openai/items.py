@@ -5,12 +5,15 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
+from pydantic import ValidationError
+
 from engine.openai.parameters import Json
 from engine.openai.problems import bad
 from engine.types import Message, Part, ReasoningPart, TextPart, ToolCall
 
 _ROLES = ("user", "system", "developer", "assistant")
 _TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
+_MEDIA = ("input_image", "input_audio")
 
 
 def encoded(reasoning: str) -> str:
@@ -48,7 +51,7 @@ def _checked(item: Json, param: str) -> Json:
             return {**item, "id": _id(item, "fc")}
         case "function_call_output":
             _need_texts(item, ("call_id",), param)
-            _text(item.get("output"), f"{param}.output")
+            _parts(item.get("output"), f"{param}.output", _MEDIA)
             return {**item, "id": _id(item, "fco")}
         case kind:
             message = (
@@ -72,31 +75,54 @@ def _message(item: Json, param: str) -> Json:
     role = item.get("role")
     if role not in _ROLES:
         raise bad(f"{param}.role must be one of {', '.join(_ROLES)}, not {role!r}.", f"{param}.role")
-    text = _text(item.get("content"), f"{param}.content")
-    part: Json = {"type": "input_text", "text": text}
+    content = item.get("content")
     if role == "assistant":
-        part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-    return {"id": _id(item, "msg"), "type": "message", "role": role, "status": "completed", "content": [part]}
+        text = _text(content, f"{param}.content")
+        parts: list[Json] = [{"type": "output_text", "text": text, "annotations": [], "logprobs": []}]
+    else:
+        parts = _parts(content, f"{param}.content", _MEDIA)
+        if all(part["type"] == "input_text" for part in parts):
+            parts = [{"type": "input_text", "text": "\n".join(part["text"] for part in parts)}]
+    return {"id": _id(item, "msg"), "type": "message", "role": role, "status": "completed", "content": parts}
 
 
 def _text(content: object, param: str) -> str:
     """Returns the text of a content, which is a string or a list of parts."""
+    return "\n".join(part["text"] for part in _parts(content, param))
+
+
+def _parts(content: object, param: str, media: Sequence[str] = ()) -> list[Json]:
+    """Returns a content, which is a string or a list of parts, as parts of the type "input_text" or one of `media`."""
     if isinstance(content, str):
-        return content
+        return [{"type": "input_text", "text": content}]
     if not isinstance(content, list):
         raise bad(f"{param} must be a string or a list of parts, not {content!r}.", param, "invalid_type")
-    texts: list[str] = []
+    parts: list[Json] = []
     for number, part in enumerate(cast("list[Any]", content)):
         match part:
             case {"type": "refusal", "refusal": str(text)}:
-                texts.append(text)
+                parts.append({"type": "input_text", "text": text})
             case {"type": str(kind), "text": str(text)} if kind in _TEXTS:
-                texts.append(text)
+                parts.append({"type": "input_text", "text": text})
+            case {"type": str(kind)} if kind in media:
+                parts.append(part)
             case _:
                 kind = cast("Json", part).get("type") if isinstance(part, dict) else part
-                message = f"{param}[{number}] is {kind!r}; a local model reads text only."
+                reads = f"text{''.join(f', {name}' for name in media)} only"
+                message = f"{param}[{number}] is {kind!r}; a local model reads {reads}."
                 raise bad(message, f"{param}[{number}]", "unsupported_parameter")
-    return "\n".join(texts)
+    return parts
+
+
+def _said(content: object, role: str, param: str, **fields: str) -> Message:
+    """Returns a message of a content. Raises Problem for a picture or sound that cannot be read."""
+    parts = _parts(content, param, _MEDIA)
+    try:
+        return Message.model_validate({"role": role, "content": parts, **fields})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = param + next((f"[{step}]" for step in first["loc"] if isinstance(step, int)), "")
+        raise bad(f"{place} is not valid: {first['msg'].removeprefix('Value error, ')}", place) from error
 
 
 def messages_of(before: Sequence[Json], items: Sequence[Json], instructions: str | None) -> list[Message]:
@@ -122,11 +148,11 @@ def messages_of(before: Sequence[Json], items: Sequence[Json], instructions: str
                 turn.append(TextPart(text=_text(item["content"], "input")))
             case "function_call_output", _:
                 end_turn()
-                text = _text(item["output"], "input")
-                messages.append(Message(role="tool", tool_call_id=item["call_id"], content=text))
+                place = f"input[{number}].output"
+                messages.append(_said(item["output"], "tool", place, tool_call_id=item["call_id"]))
             case _, role:
                 end_turn()
-                messages.append(Message(role=role or "user", content=_text(item["content"], "input")))
+                messages.append(_said(item["content"], role or "user", f"input[{number}].content"))
     end_turn()
     return _instructed(messages, instructions)
 
@@ -143,6 +169,8 @@ def _instructed(messages: list[Message], instructions: str | None) -> list[Messa
     if not instructions:
         return messages
     if messages and messages[0].role in ("system", "developer"):
+        if messages[0].media:
+            raise bad("instructions and a system message with media cannot be joined; leave one out.", "instructions")
         first = messages[0].model_copy(update={"content": f"{instructions}\n\n{messages[0].content}"})
         return [first, *messages[1:]]
     return [Message(role="system", content=instructions), *messages]

@@ -9,8 +9,9 @@ from typing import Literal
 
 from engine.events import ContentDelta, Event, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 from engine.parsing.reader import Reader
+from engine.parts import CallError
 from engine.tools import json_value
-from engine.types import CallError, Tool
+from engine.types import Tool
 
 Kind = Literal["reasoning", "content"]
 _NULL = "null"

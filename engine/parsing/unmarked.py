@@ -10,7 +10,8 @@ from engine.parsing.json_reader import JsonReader, Outcome
 from engine.parsing.reader import WINDOW, Reader, Reading, Spelling, compiled
 from engine.parsing.shapes import JsonShape, PythonicShape, Section
 from engine.parsing.shapes.json_calls import WRAPPERS
-from engine.types import CallError, Tool, ToolChoice, ToolName
+from engine.parts import CallError
+from engine.types import Tool, ToolChoice, ToolName
 
 
 @dataclass(frozen=True, slots=True)

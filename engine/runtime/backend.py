@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from engine.constraint.matcher import Mask
+from engine.media import MediaKind
 from engine.parsing.reader import Piece
 from engine.runtime.adapters import Scales
 from engine.runtime.logprobs import TokenLogprobs
@@ -42,6 +43,7 @@ class ContextInfo:
     - `checkpoint_bytes`: maximum size of all checkpoints together; 0 if none are needed.
     - `generates`: it can continue a text. False for embedding models, which only make vectors.
     - `vectors`: the vectors that it makes of texts. `positions`: how far the model's positions reach, in words.
+    - `media`: the kinds of media that the model's projector makes rows of; none without a projector.
     """
 
     n_ctx: int
@@ -56,6 +58,7 @@ class ContextInfo:
     generates: bool = True
     vectors: VectorInfo | None = None
     positions: str = ""
+    media: frozenset[MediaKind] = frozenset()
 
     @property
     def cells(self) -> int:

@@ -142,10 +142,11 @@ class Service:
 
     def tokens(self, prompt: Prompt) -> tuple[int, ...]:
         """Returns the tokens that `submit` sends for a prompt; for turns generated here, the very tokens that were
-        generated. Raises ForgedPromptError if callers' text became a control token."""
+        generated. Raises ForgedPromptError if callers' text became a control token, RequestError for media."""
         self.check()
-        tokens = self._turns.splice(prompt.text, self._vocab.encode(prompt.pieces, add_bos=True))
-        self._control.check(prompt.pieces, tokens)
+        pieces = _without_media(prompt)
+        tokens = self._turns.splice(prompt.key, self._vocab.encode(pieces, add_bos=True))
+        self._control.check(pieces, tokens)
         return tokens
 
     def submit(self, turn: TurnRequest) -> Stream:
@@ -405,6 +406,16 @@ class PinnedPrefix:
         self.release()
 
 
+def _without_media(prompt: Prompt) -> tuple[Piece, ...]:
+    """Returns the pieces of a prompt. Raises RequestError if it has media, which only a projector makes rows of."""
+    if prompt.media:
+        raise RequestError(
+            f"The conversation has {len(prompt.media)} images or sounds, and this engine was loaded without a "
+            "projector; Engine.load(model, projector=...)."
+        )
+    return prompt.texts
+
+
 def _path(path: object) -> Path:
     if not isinstance(path, str | Path):
         raise RequestError(f"The path of a state file must be a str or Path; this is a {type(path).__name__}.")
@@ -483,7 +494,7 @@ class _Deliveries:
         finished = reply.events[-1]
         assert isinstance(finished, Finished), "the last event of a turn is Finished"
         self._tally.add(finished.reason, finished.usage)
-        self._turns.remember(turn.prompt.text, queue.tokens, reply.output)
+        self._turns.remember(turn.prompt.key, queue.tokens, reply.output)
         if finished.reason == "length" and finished.usage and finished.usage.total_tokens >= self._n_ctx:
             _log.warning(
                 "An answer ended after %d tokens because its conversation reached n_ctx=%d; load with a larger n_ctx=.",

@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 from engine.errors import TemplateError
+from engine.parts import whole_characters
 from engine.template.renderer import RemoteTemplate
-from engine.types import whole_characters
 
 if TYPE_CHECKING:
     from engine.template.sandbox import Compiled

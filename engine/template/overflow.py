@@ -52,9 +52,9 @@ def kept(
 def shortened(
     messages: Sequence[Message], count: Callable[[tuple[Message, ...]], int], limit: int, step: int
 ) -> tuple[Message, ...]:
-    """Returns the messages with the results of tools cut to their beginnings, the oldest first, until their `count` is
-    at most `limit`; if that is impossible, with all results cut that may be. Results that the model has not read yet
-    stay complete.
+    """Returns the messages with the results of tools cut to the beginnings of their texts, the oldest first, until
+    their `count` is at most `limit`; if that is impossible, with all results cut that may be. Results that the model
+    has not read yet stay complete.
 
     As in `kept`, the number of tokens removed is rounded up to a multiple of `step` if possible.
     """
@@ -82,13 +82,16 @@ def shortened(
 
 
 def _is_long(message: Message) -> bool:
-    return message.role == "tool" and len(message.content or "") > 2 * _SHORT
+    return message.role == "tool" and (len(message.content or "") > 2 * _SHORT or bool(message.media))
 
 
 def _cut(message: Message) -> Message:
     text = message.content or ""
-    note = f"{text[:_SHORT]}\n(Cut to save room: these are the first {_SHORT} of {len(text):,} characters.)"
-    return message.model_copy(update={"content": note})
+    note = f"these are the first {_SHORT} of {len(text):,} characters" if len(text) > 2 * _SHORT else ""
+    left_out = f"without {', '.join(each.about for each in message.media)}" if message.media else ""
+    shown = text[:_SHORT] if note else text
+    cut = f"{shown}\n(Cut to save room: {', '.join(filter(None, (note, left_out)))}.)"
+    return message.model_copy(update={"content": cut, "parts": ()})
 
 
 def _droppable(messages: Sequence[Message]) -> list[list[int]]:

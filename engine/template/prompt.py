@@ -1,10 +1,11 @@
 """The rendered prompt: its text, which spans of it the template wrote, and the tail that seeds the parser."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from engine.media import Media
 from engine.parsing.reader import Piece
 from engine.template.markers import Span
 
@@ -14,11 +15,35 @@ def _opens_nothing(_prompt: "Prompt") -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class MediaPiece:
+    """A picture or a sound at its place in a prompt."""
+
+    media: Media
+
+    @property
+    def text(self) -> str:
+        """What people see in its place: "[image 64x40]"."""
+        return f"[{self.media.about}]"
+
+    @property
+    def special(self) -> bool:
+        """False: nothing of it becomes a control token."""
+        return False
+
+    @property
+    def key(self) -> str:
+        """A text that is another for each other picture or sound, and that no caller can write: callers' texts have no
+        lone surrogates."""
+        return f"\ud800{self.media.kind} {self.media.digest.hex()}\udfff"
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """What is sent to the model.
 
-    - `pieces`: the whole prompt; their texts concatenate to `text`. In a piece with `special`, control-token text
-      becomes control tokens; in the others, which callers wrote, it never does. System and developer text is trusted.
+    - `pieces`: the whole prompt; their texts concatenate to `text`. Pictures and sounds are pieces of their own. In a
+      piece with `special`, control-token text becomes control tokens; in the others, which callers wrote, it never
+      does. System and developer text is trusted.
     - `complete`: whether the pieces without `special` contain all that callers wrote, except for the template's words
       and white space at the edges. If not, the template examines callers' text, and these pieces contain what could
       become a control token.
@@ -31,12 +56,29 @@ class Prompt:
     """
 
     text: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Piece | MediaPiece, ...]
     prefix: tuple[Piece, ...] = ()
     stop: tuple[str, ...] = ()
     complete: bool = True
     restored: tuple[int, ...] = ()
     opens: "Callable[[Prompt], bool]" = field(default=_opens_nothing, repr=False, compare=False)
+
+    @property
+    def texts(self) -> tuple[Piece, ...]:
+        """The pieces of text."""
+        return tuple(piece for piece in self.pieces if isinstance(piece, Piece))
+
+    @property
+    def media(self) -> tuple[Media, ...]:
+        """The pictures and sounds, in their order."""
+        return tuple(piece.media for piece in self.pieces if isinstance(piece, MediaPiece))
+
+    @property
+    def key(self) -> str:
+        """The text by which the prompt is remembered: two pictures of one size are told apart in it."""
+        if not self.media:
+            return self.text
+        return "".join(piece.key if isinstance(piece, MediaPiece) else piece.text for piece in self.pieces)
 
     @property
     def in_reasoning(self) -> bool:
@@ -49,6 +91,22 @@ def with_tail(prompt: Prompt, text: str, control: Iterable[str]) -> Prompt:
     written = Piece(text, True)
     prefix = (*prompt.prefix, *prefix_of([written], 0, control))
     return replace(prompt, text=prompt.text + text, pieces=(*prompt.pieces, written), prefix=prefix)
+
+
+def with_media(prompt: Prompt, places: Mapping[str, Media]) -> Prompt:
+    """Returns the prompt with media in place of the characters that stand for them, which occur nowhere else."""
+    at = re.compile(f"([{''.join(places)}])")
+    parts = (
+        (part, piece.special, number % 2 == 1)
+        for piece in prompt.texts
+        for number, part in enumerate(at.split(piece.text))
+    )
+    pieces = tuple(
+        MediaPiece(places[part]) if stands else Piece(part, special) for part, special, stands in parts if part
+    )
+    shown = {ord(character): MediaPiece(media).text for character, media in places.items()}
+    prefix = tuple(Piece(piece.text.translate(shown), piece.special) for piece in prompt.prefix)
+    return replace(prompt, text=prompt.text.translate(shown), pieces=pieces, prefix=prefix)
 
 
 def pieces_of(text: str, callers: Sequence[Span]) -> tuple[Piece, ...]:

@@ -1,4 +1,10 @@
-"""One render, from checked messages to a `Prompt`: the order of work, and how a partial answer is continued."""
+"""One render, from checked messages to a `Prompt`: the order of work, and how a partial answer is continued.
+
+A picture or a sound is rendered as text: one character that occurs nowhere else in the request, in the place of its
+part. llama.cpp's server does the same with a marker. A template's own form of an image is not used: what it writes
+(such as `<|vision_start|>`) libmtmd itself puts around the rows of an image, and whether a model takes images is
+decided by its projector, not by its template. So every template takes them that shows the text around them.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -7,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from engine.errors import RequestError, TemplateError
 from engine.families import Format
+from engine.media import Media
 from engine.template.capabilities import Capabilities
 from engine.template.conversation import without_inline_reasoning
 from engine.template.env import Template, values
@@ -22,7 +29,7 @@ from engine.template.history import (
     with_ids,
 )
 from engine.template.markers import Markers, Span
-from engine.template.prompt import Prompt, common, pieces_of, prefix_of, turn_start
+from engine.template.prompt import Prompt, common, pieces_of, prefix_of, turn_start, with_media
 from engine.template.reasoning import Switch, with_words
 from engine.template.renderer import TemplateStoppedError
 from engine.template.tool_forms import ToolForms
@@ -39,6 +46,7 @@ class Held:
     content: str = ""
 
 
+_MOST_MEDIA = 10_000
 Reads: TypeAlias = Callable[[Prompt], Held]
 """Parses a prompt's tail; passed in, since this module knows no parser."""
 
@@ -80,11 +88,12 @@ class Asked:
 @dataclass(frozen=True, slots=True)
 class _Given:
     """The input of the renders: a conversation with the ids that the template requires, and the tools to state. `end`,
-    `preamble` and `builtin` are characters that occur nowhere in it: see `_Run`."""
+    `preamble`, `builtin` (see `_Run`) and those that stand for `media` are characters that occur nowhere in it."""
 
     conversation: Sequence[Message]
     tools: Sequence[Tool]
     asked: Asked
+    media: Mapping[str, Media]
     end: str
     preamble: str
     builtin: str
@@ -107,16 +116,21 @@ class Rendering:
         self._setting = setting
         asked = asked or Asked()
         stated = [tool for tool in tools if not is_builtin(tool.name, asked.builtin)]
-        whole = [without_inline_reasoning(message, setting.format) for message in conversation]
-        # Callers' words that oppose the switch are removed here, before marking makes them unreadable.
-        whole = with_ids(with_words(whole, replace(asked.switch, words="")), setting.format, setting.can)
         try:
-            texts = _texts((whole, stated, asked.documents, asked.variables, asked.builtin))
+            texts = _texts((conversation, stated, asked.documents, asked.variables, asked.builtin))
         except RecursionError as error:
             raise TemplateError(
                 "The conversation or its tools are nested too deeply for a chat template. Flatten them."
             ) from error
-        self._given = _Given(whole, stated, asked, *absent((setting.template.source, *texts), 3))
+        media = [each for message in conversation for each in message.media]
+        if len(media) > _MOST_MEDIA:
+            raise RequestError(f"The conversation has {len(media):,} images and sounds; send at most {_MOST_MEDIA:,}.")
+        end, preamble, builtin, *places = absent((setting.template.source, *texts), 3 + len(media))
+        whole = [without_inline_reasoning(message, setting.format) for message in _placed(conversation, places)]
+        # Callers' words that oppose the switch are removed here, before marking makes them unreadable.
+        whole = with_ids(with_words(whole, replace(asked.switch, words="")), setting.format, setting.can)
+        shown = dict(zip(places, media, strict=True))
+        self._given = _Given(whole, stated, asked, shown, end, preamble, builtin)
         self._guard = Guard(setting.markers, setting.words, setting.alphabets.of(texts)) if asked.guarded else None
 
     def plain(self) -> Prompt:
@@ -163,7 +177,18 @@ class Rendering:
             return composed[marking].text
 
         found = self._guard.authored(render) if self._guard else Authored(render(None), (), None, complete=False)
-        return _cut(self._setting.format, found, composed[found.marking].start())
+        prompt = _cut(self._setting.format, found, composed[found.marking].start())
+        return self._with_media(prompt) if self._given.media else prompt
+
+    def _with_media(self, prompt: Prompt) -> Prompt:
+        """Put the media into their places. Raises RequestError if the template does not show each of them once."""
+        media = self._given.media
+        if lost := next((media[place] for place in media if prompt.text.count(place) != 1), None):
+            raise RequestError(
+                f"The conversation's {lost.about} is not shown where it stands by this model's chat template: leave it "
+                "out of that message, or pass another template with chat_template=."
+            )
+        return with_media(prompt, media)
 
 
 def _cut(format_: Format, found: Authored, start: int | None) -> Prompt:
@@ -409,6 +434,17 @@ class _Run:
 
     def _shown(self, marked: str) -> str:
         return self._reveal(marked)[0]
+
+
+def _placed(conversation: Sequence[Message], places: Sequence[str]) -> list[Message]:
+    """Returns the conversation as texts, with one of the characters in the place of each picture or sound."""
+    left = iter(places)
+    return [
+        message.model_copy(update={"content": message.content_with(lambda _: next(left)), "parts": ()})
+        if message.media
+        else message
+        for message in conversation
+    ]
 
 
 def _beyond(text: str, opening: str) -> str:

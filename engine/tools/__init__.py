@@ -1,6 +1,6 @@
 """Turns functions, pydantic models and OpenAI dictionaries into `Tool`s, and runs a `Tool` on a model's arguments."""
 
-from engine.tools.call import ToolOutcome, error_text, finish, is_async, run, run_async, unfit
+from engine.tools.call import ToolOutcome, error_text, finish, is_async, run, run_async, unfit, unshown
 from engine.tools.check import described
 from engine.tools.context import ToolContext
 from engine.tools.describe import ToolLike, as_tool, as_tools
@@ -25,4 +25,5 @@ __all__ = [
     "run",
     "run_async",
     "unfit",
+    "unshown",
 ]

@@ -3,26 +3,35 @@
 import asyncio
 import inspect
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
 from engine.errors import RequestError
+from engine.media import Audio, EncodedMedia, Image
+from engine.parts import AudioPart, ImagePart, MediaPart, TextPart, whole_characters
 from engine.tools.check import ModelArguments, described, failed, sentence
 from engine.tools.context import ToolContext
 from engine.tools.json_values import json_value
-from engine.types import Tool, whole_characters
+from engine.types import Tool
 
 
 class ToolOutcome(NamedTuple):
-    """The text that the model reads as the result, and whether the tool failed."""
+    """The text that the model reads as the result, and whether the tool failed. `parts`: the same with pictures and
+    sounds in their places, for a model that takes them; empty without any."""
 
     content: str
     error: bool = False
+    parts: tuple[TextPart | ImagePart | AudioPart | EncodedMedia, ...] = ()
+
+    @property
+    def shown(self) -> tuple[TextPart | ImagePart | AudioPart, ...]:
+        """The parts of an outcome of `run`, which are decoded."""
+        return tuple(part for part in self.parts if not isinstance(part, EncodedMedia))
 
 
 Threads: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -40,15 +49,16 @@ def run(tool: Tool, arguments: str, context: ToolContext[Any] | None = None) -> 
     """Call the tool's function with arguments that a model wrote (JSON text), checked first.
 
     Every failure becomes text that the model can read: "Error: ...". A str or ToolOutcome result is returned unchanged,
-    anything else as JSON. An async function runs to completion, in a thread of its own if this thread already runs an
-    event loop. Raises RequestError if the tool has no function.
+    an `Image`, an `Audio` or a list with one as parts if `context.media` has its kind, anything else as JSON. An async
+    function runs to completion, in a thread of its own if this thread already runs an event loop. Raises RequestError
+    if the tool has no function.
     """
     call = _bound(tool, arguments, context)
     if isinstance(call, ToolOutcome):
         return call
     try:
         result = call()
-        return _outcome(finish(result) if inspect.isawaitable(result) else result)
+        return _for_model(_outcome(finish(result) if inspect.isawaitable(result) else result), context)
     except Exception as error:  # noqa: BLE001 - a tool is the user's code, and its errors are the model's to read
         return _failure(error)
 
@@ -62,7 +72,8 @@ async def run_async(
         return call
     try:
         result = call() if is_async(tool) else await threads(call)
-        return _outcome(await result if inspect.isawaitable(result) else result)
+        outcome = _outcome(await result if inspect.isawaitable(result) else result)
+        return await asyncio.to_thread(_for_model, outcome, context) if outcome.parts else outcome
     except Exception as error:  # noqa: BLE001 - as above
         return _failure(error)
 
@@ -108,12 +119,54 @@ def _unfit(reason: str) -> ToolOutcome:
 
 def _outcome(result: object) -> ToolOutcome:
     if isinstance(result, ToolOutcome):
-        return ToolOutcome(whole_characters(result.content), result.error)
-    if isinstance(result, str):
-        return ToolOutcome(whole_characters(result))
+        return result._replace(content=whole_characters(result.content))
+    items = cast("Sequence[object]", result) if isinstance(result, list | tuple) else [result]
+    if any(isinstance(item, Image | Audio) for item in items):
+        parts = tuple(map(_part, items))
+        texts = (part.text if isinstance(part, TextPart) else unshown(part) for part in parts)
+        return ToolOutcome("\n".join(texts), parts=parts)
+    return ToolOutcome(_text(cast("object", result)))
+
+
+def _text(result: object) -> str:
     # Spaced as `tojson` writes the arguments in chat templates, so that all JSON in a prompt looks alike.
-    text = json.dumps(to_jsonable_python(result, fallback=str), ensure_ascii=False)
-    return ToolOutcome(whole_characters(text))
+    is_text = isinstance(result, str)
+    text = result if is_text else json.dumps(to_jsonable_python(result, fallback=str), ensure_ascii=False)
+    return whole_characters(text)
+
+
+def _part(item: object) -> TextPart | ImagePart | AudioPart:
+    if isinstance(item, Image):
+        return ImagePart(image=item)
+    return AudioPart(audio=item) if isinstance(item, Audio) else TextPart(text=_text(item))
+
+
+def _for_model(outcome: ToolOutcome, context: ToolContext[Any] | None) -> ToolOutcome:
+    """Returns an outcome with the parts that the model takes, decoded; the others, and broken ones, named."""
+    takes = frozenset[str]() if context is None else context.media
+    parts = tuple(_decoded(part, takes) for part in outcome.parts)
+    return outcome._replace(parts=parts if any(isinstance(part, MediaPart) for part in parts) else ())
+
+
+def _decoded(
+    part: TextPart | ImagePart | AudioPart | EncodedMedia, takes: frozenset[str]
+) -> TextPart | ImagePart | AudioPart:
+    if isinstance(part, TextPart):
+        return part
+    if (part.kind if isinstance(part, EncodedMedia) else part.type) not in takes:
+        return TextPart(text=unshown(part))
+    if not isinstance(part, EncodedMedia):
+        return part
+    try:
+        return _part(part.decoded())
+    except RequestError as error:
+        return TextPart(text=unshown(part, str(error)))
+
+
+def unshown(part: ImagePart | AudioPart | EncodedMedia, why: str = "this model does not take it.") -> str:
+    """Returns what a model reads in place of a picture or a sound."""
+    about = part.about if isinstance(part, EncodedMedia) else part.media.about
+    return f"({about[:1].upper()}{about[1:]}: not shown, as {why})"
 
 
 def _failure(error: Exception) -> ToolOutcome:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin
 
+from engine.media import MediaKind
 from engine.types import Message, ToolCall
 
 Value_co = TypeVar("Value_co", covariant=True)
@@ -17,13 +18,15 @@ class ToolContext(Generic[Value_co]):
 
     The parameter is not in the tool's schema, and a model cannot fill it in. `value` is the `context` argument of `run`
     (default None). `call` is the call that is being run, `step` the number of its turn, from 0. `messages` is the
-    conversation up to and including that call.
+    conversation up to and including that call. `media` are the kinds of media ("image", "audio") in results that the
+    model takes.
     """
 
     value: Value_co
     call: ToolCall | None = None
     step: int = 0
     messages: Sequence[Message] = ()
+    media: frozenset[MediaKind] = frozenset()
     _cancelled: Event = field(default_factory=Event, repr=False, compare=False)
 
     @property

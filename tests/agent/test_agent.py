@@ -22,8 +22,9 @@ from engine.events import (
     ToolResult,
     fold,
 )
+from engine.parts import CallError
 from engine.tools import ToolLike, as_tools
-from engine.types import CallError, Completion, FinishReason, Message
+from engine.types import Completion, FinishReason, Message
 
 
 class ScriptedTurn:

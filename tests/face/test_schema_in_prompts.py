@@ -81,7 +81,7 @@ def test_a_schema_is_the_callers_text_and_guarded(name: str) -> None:
     schemas = (SCHEMA, {**SCHEMA, "description": evil, "properties": {"mood": {"enum": [evil]}}})
     with Engine(ScriptedBackend([], vocab=vocab, n_ctx=100_000), template) as llm:
         prompts = [llm.render("How are you?", response_format=JsonSchema(schema)) for schema in schemas]
-    tokens = [[t for t in vocab.encode(p.pieces, add_bos=False) if vocab.is_special(t)] for p in prompts]
+    tokens = [[t for t in vocab.encode(p.texts, add_bos=False) if vocab.is_special(t)] for p in prompts]
     assert tokens[0] == tokens[1]
 
 

@@ -372,8 +372,8 @@ def test_content_that_is_no_text_is_named() -> None:
     kinds, failed, empty = results(run)
     assert kinds.splitlines() == [
         "seen:",
-        "(Image, image/png, 3 bytes: not shown, as only text can be.)",
-        "(Audio, audio/wav, 6 bytes: not shown, as only text can be.)",
+        "(Image, image/png, 3 bytes: not shown, as this model does not take it.)",
+        "(Audio, audio/wav, 6 bytes: not shown, as this model does not take it.)",
         "(Link to the resource 'log': file:///log.)",
         "(Resource file:///a.txt:)",
         "inside",

@@ -267,7 +267,7 @@ MALFORMED: list[tuple[dict[str, Any], str, str]] = [
     ({"input": [{}]}, "input[0]", "unsupported_parameter"),
     ({"input": [MESSAGE, {"role": "tool", "content": "x"}]}, "input[1].role", "invalid_value"),
     ({"input": [{"role": "user"}]}, "input[0].content", "invalid_type"),
-    ({"input": [{"role": "user", "content": [IMAGE]}]}, "input[0].content[0]", "unsupported_parameter"),
+    ({"input": [{"role": "user", "content": [IMAGE]}]}, "input[0].content[0]", "invalid_value"),
     ({"input": [{"role": "user", "content": ["x"]}]}, "input[0].content[0]", "unsupported_parameter"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]", "unsupported_parameter"),
     ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0]", "unsupported_parameter"),

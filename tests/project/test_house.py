@@ -15,28 +15,41 @@ import pytest
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 EVERYWHERE = frozenset({"pydantic", "pydantic_core"})  # public records are pydantic models, whoever defines them
-NUMPY_ROOMS = frozenset({"runtime/", "llama/", "constraint/", "vectors.py", "measures.py"})
-"""Logits, masks and vectors are arrays."""
-LATE = ("llama_cpp", "huggingface_hub", "jinja2", "llguidance", "rich", "numpy", "openai", "llm", "asyncio")
+NUMPY_ROOMS = frozenset({"runtime/", "llama/", "constraint/", "vectors.py", "measures.py", "media/"})
+"""Logits, masks, vectors, pixels and samples are arrays."""
+LATE = (
+    "PIL",
+    "soundfile",
+    "llama_cpp",
+    "huggingface_hub",
+    "jinja2",
+    "llguidance",
+    "rich",
+    "numpy",
+    "openai",
+    "llm",
+    "asyncio",
+)
 MAX_ROOM_LINES = {
-    "agent/": 1_200,
+    "agent/": 1_230,
     "batch/": 1_980,
-    "cli/": 2_550,
+    "cli/": 2_650,
     "constraint/": 1_650,
     "diagnose/": 2_000,
     "families/": 1_700,
     "hub/": 1_600,
     "isolated/": 880,
     "llama/": 5_050,
-    "mcp/": 1_150,
-    "notebook/": 200,
-    "openai/": 2_600,
+    "media/": 700,
+    "mcp/": 1_180,
+    "notebook/": 210,
+    "openai/": 2_680,
     "parsing/": 5_420,
     "remote/": 1_300,
     "runtime/": 5_600,
-    "template/": 4_980,
-    "tools/": 1_450,
-    "modules outside rooms": 7_000,
+    "template/": 5_100,
+    "tools/": 1_520,
+    "modules outside rooms": 7_150,
 }
 """What each room may have. A room that is cut gets less; one that needs more says why in docs/ARCHITECTURE.md."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}

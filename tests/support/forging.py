@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import model_files
+import numpy as np
 
 from engine.errors import EngineError, RequestError, TemplateError
 from engine.families import builtin_families
 from engine.llama.lib import library
 from engine.llama.lifetime import Shared
 from engine.llama.vocab import LlamaVocab
+from engine.media import Image
 from engine.runtime.control_tokens import ControlTokens
 from engine.runtime.raw import infill_prompt
 from engine.scoring import Scorer
@@ -37,6 +39,22 @@ FOLDER = os.environ.get("LLAMA_CPP_MODELS", "")
 VOCABULARIES = sorted(Path(FOLDER).glob("ggml-vocab-*.gguf")) if FOLDER else []
 SOURCES = sorted(Path(FOLDER, "templates").glob("*.jinja")) if FOLDER else []
 OURS = sorted((Path(__file__).parents[2] / "templates").glob("*.jinja"))
+PICTURE = Image(np.zeros((40, 64, 3), np.uint8))
+MEDIA_MARKERS = (
+    "<__media__>",
+    "<image>",
+    "<|image|>",
+    "<|image_pad|>",
+    "<|vision_start|><|image_pad|><|vision_end|>",
+    "<start_of_image>",
+    "<|image_1|>",
+    "[IMG]",
+    "[IMG_BREAK]",
+    "<audio>",
+    "<|audio|>",
+    "<|AUDIO|>",
+)
+"""What stands for media in templates, in libmtmd and in servers."""
 CLEAN = ("plain text", "if a < b and c > d: x[0]\n\n> quoted  twice ", "ünï 你好 🌦\ttab", "\U000f0041 \\udb80\\udc41")
 _NOW = datetime(2026, 1, 2, 3, 4, 5)  # noqa: DTZ001 - templates show local time
 _SPACE = " \t\r\n▁"
@@ -89,6 +107,7 @@ def families_tokens() -> list[str]:
     found = {text for source in sources for text in _LOOKS_LIKE_CONTROL.findall(source)}
     for name in builtin_families().names():
         found.update(text.strip() for text in _markers(builtin_families().get(name).format))
+    found.update(MEDIA_MARKERS)
     return sorted(text for text in found if 1 < len(text) < 60 and "\n" not in text)
 
 
@@ -156,14 +175,16 @@ def conversation(say: Say, features: Features) -> Conversation:
     if features.malformed:
         calls.append({"id": say("id") + "3", "name": "look", "arguments": say("malformed")})
         calls.append({"id": say("id") + "4", "name": "look", "arguments": json.dumps(say("text argument"))})
+    parts: list[Any] = [{"type": "text", "text": say(name)} for name in ("part", "part 2", "part 3")]
+    results: list[Any] = [say(f"result {call['id'][len(say('id')) :]}") for call in calls]
     messages: list[dict[str, Any]] = [
-        {"role": "user", "content": [{"type": "text", "text": say("part")}, {"type": "text", "text": say("part 2")}]},
+        {"role": "user", "content": [*parts[:2], PICTURE, parts[2], PICTURE]},
         {"role": "assistant", "content": say("answer"), "reasoning": say("reasoning")},
         {"role": "user", "content": say("question"), "name": say("user")},
         {"role": "assistant", "content": say("preamble"), "reasoning": say("call reasoning"), "tool_calls": calls},
         *(
-            {"role": "tool", "tool_call_id": call["id"], "content": say(f"result {call['id'][len(say('id')) :]}")}
-            for call in calls
+            {"role": "tool", "tool_call_id": call["id"], "content": content}
+            for call, content in zip(calls, [[results[0], PICTURE], *results[1:]], strict=True)
         ),
     ]
     document = {"title": say("title of document"), "text": say("document"), say("document key"): say("document value")}
@@ -354,11 +375,13 @@ class Probe:
             return Tried(texts, 0, 0, same, same_bytes=True, about="" if same else "refused one way only")
         tokens = self._tokens(guarded)
         if guard:
-            self._control.check(guarded.pieces, tokens)
+            self._control.check(guarded.texts, tokens)
         specials, expected = _specials(self._vocab, tokens), self.kinds[kind]
+        specials["a picture"] += len(guarded.media)
+        expected = expected + Counter({"a picture": 3 if kind == 0 else 0})
         more, fewer = specials - expected, expected - specials
         same_text = guarded.text == plain.text
-        same_bytes = self._spells(tokens, guarded.text)
+        same_bytes = self._spells(tokens, "".join(piece.text for piece in guarded.texts))
         odd = {"forged": dict(more), "lost": dict(fewer), "another text": not same_text, "other bytes": not same_bytes}
         about = ", ".join(f"{what} {how}" for what, how in odd.items() if how)
         return Tried(texts, more.total(), fewer.total(), same_text, same_bytes, about)
@@ -383,7 +406,7 @@ class Probe:
             return None  # the template has no such messages
 
     def _tokens(self, prompt: Prompt) -> list[int]:
-        return self._vocab.encode(prompt.pieces, add_bos=False)
+        return self._vocab.encode(prompt.texts, add_bos=False)
 
     def _spells(self, tokens: list[int], text: str) -> bool:
         """Whether the tokens spell the text.

@@ -83,7 +83,7 @@ def record(path: Path) -> Iterator[Recording]:
 def _generate(backend: LlamaBackend, prompt: Prompt, sampling: SamplingParams) -> list[Piece]:
     """The output's tokens as pieces, the end of generation included where the parser is fed it."""
     vocab = backend.vocab
-    tokens = vocab.encode(prompt.pieces, add_bos=False)
+    tokens = vocab.encode(prompt.texts, add_bos=False)
     backend.trim(0, 0)
     rows = [Row(token, at, 0, at == len(tokens) - 1) for at, token in enumerate(tokens)]
     for start in range(0, len(rows), backend.info.n_batch):

@@ -118,7 +118,7 @@ class TestLoop:
             {"role": "user", "content": "More"},
         ]
         prompt = template().render(history, [look])
-        assert VOCAB.encode(prompt.pieces, add_bos=False) == tokens(
+        assert VOCAB.encode(prompt.texts, add_bos=False) == tokens(
             *self.opening(),
             *message(f"assistant to=functions.look~{CHANNEL}~commentary json", '{"city": "0"}', end=CALL),
             *message(f"functions.look to=assistant~{CHANNEL}~commentary", '"R0"'),

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, Field, RootModel
 
 from engine.errors import RequestError
-from engine.tools import as_tool, as_tools, is_async, run, run_async
+from engine.tools import ToolOutcome, as_tool, as_tools, is_async, run, run_async
 from engine.tools.describe import read_docstring
 from engine.types import Tool
 
@@ -99,7 +99,7 @@ def test_arguments_are_coerced_and_defaults_are_the_functions_own() -> None:
         return f"{when.year} {pair} {loose is marker}"
 
     outcome = run(as_tool(probe), '{"when": "2026-03-01", "pair": ["4", "x"]}')
-    assert outcome == ("2026 (4, 'x') True", False)
+    assert outcome == ToolOutcome("2026 (4, 'x') True", False)
 
 
 def test_parameters_named_like_pydantic_attributes() -> None:
@@ -197,9 +197,9 @@ def test_a_tool_passes_through() -> None:
 
     bare = Tool(name="add", parameters={"type": "object", "required": ["a"]}, function=add)
     made = as_tool(bare)
-    assert run(made, '{"a": 2}') == ("3", False)
+    assert run(made, '{"a": 2}') == ToolOutcome("3", False)
     assert run(made, "{}").error
-    assert run(bare, '{"a": 2, "b": 2}') == ("4", False)
+    assert run(bare, '{"a": 2, "b": 2}') == ToolOutcome("4", False)
 
 
 def no_schema(handler: Any) -> None:
@@ -340,7 +340,7 @@ def test_unfit_arguments_for_a_hand_made_tool() -> None:
     assert run(tool, "{").content.startswith("Error: the arguments do not fit: they are not JSON")
     assert run(tool, "[]").content == "Error: the arguments do not fit: they must be a JSON object."
     assert run(tool, "[" * 100_000).error
-    assert run(tool, "{}") == ("ran", False)
+    assert run(tool, "{}") == ToolOutcome("ran", False)
 
 
 def test_deep_nesting_is_an_answer_not_a_crash() -> None:
@@ -358,8 +358,8 @@ def test_a_tool_that_raises() -> None:
         raise {"value": ValueError("no such city"), "empty": KeyError()}[how]
 
     tool = as_tool(fails)
-    assert run(tool, '{"how": "value"}') == ("Error: ValueError: no such city", True)
-    assert run(tool, '{"how": "empty"}') == ("Error: KeyError", True)
+    assert run(tool, '{"how": "value"}') == ToolOutcome("Error: ValueError: no such city", True)
+    assert run(tool, '{"how": "empty"}') == ToolOutcome("Error: KeyError", True)
 
 
 def test_results_as_text() -> None:
@@ -414,14 +414,14 @@ async def later(text: str) -> str:
 def test_async_function_from_sync_code() -> None:
     tool = as_tool(later)
     assert is_async(tool)
-    assert run(tool, '{"text": "x"}') == ("later x", False)
-    assert run(tool, '{"text": "fail"}') == ("Error: ValueError: fail", True)
+    assert run(tool, '{"text": "x"}') == ToolOutcome("later x", False)
+    assert run(tool, '{"text": "fail"}') == ToolOutcome("Error: ValueError: fail", True)
 
 
 async def test_async_function_from_sync_code_inside_a_loop() -> None:
     tool = as_tool(later)
-    assert run(tool, '{"text": "x"}') == ("later x", False)
-    assert run(tool, '{"text": "fail"}') == ("Error: ValueError: fail", True)
+    assert run(tool, '{"text": "x"}') == ToolOutcome("later x", False)
+    assert run(tool, '{"text": "fail"}') == ToolOutcome("Error: ValueError: fail", True)
 
 
 async def test_run_async() -> None:
@@ -430,8 +430,8 @@ async def test_run_async() -> None:
     def where(a: int = 0) -> str:
         return threading.current_thread().name
 
-    assert await run_async(as_tool(later), '{"text": "x"}') == ("later x", False)
-    assert await run_async(as_tool(later), '{"text": "fail"}') == ("Error: ValueError: fail", True)
+    assert await run_async(as_tool(later), '{"text": "x"}') == ToolOutcome("later x", False)
+    assert await run_async(as_tool(later), '{"text": "fail"}') == ToolOutcome("Error: ValueError: fail", True)
     assert (await run_async(as_tool(later), '{"text": 1}')).error
     assert (await run_async(as_tool(where), "{}")).content != threading.current_thread().name
 
