@@ -25,11 +25,11 @@ from engine.llama.lib import library
 from engine.llama.machine import available_memory
 from engine.llama.model import Model
 from engine.llama.plan import Machine, Need, Plan, draft_context, plan, this_machine
-from engine.llama.projector_file import MediaOptions, ProjectorFile, read_projector
+from engine.llama.projector_file import ProjectorFile, read_projector
 from engine.llama.rope import adopted
 from engine.llama.vectors import vector_options
 from engine.options import NGRAM, Settings, check_arguments, settings
-from engine.runtime.config import ContextOptions, LoopOptions, ModelOptions
+from engine.runtime.config import ContextOptions, LoopOptions, MediaOptions, ModelOptions
 from engine.runtime.service import NOT_CHAT
 from engine.template import renderer
 from engine.template.chat_template import ChatTemplate

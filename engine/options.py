@@ -15,13 +15,13 @@ from engine.agent.limits import RunArguments
 from engine.errors import RequestError
 from engine.families import FamilyLike, ResponseTemplateLike
 from engine.hints import unknown_option
-from engine.llama.projector_file import MediaOptions
 from engine.runtime.adapters import AdaptersLike
 from engine.runtime.config import (
     CacheType,
     ContextOptions,
     FlashAttention,
     LoopOptions,
+    MediaOptions,
     ModelOptions,
     Pooling,
     RopeScaling,

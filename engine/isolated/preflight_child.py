@@ -16,11 +16,12 @@ from engine.errors import EngineError
 from engine.llama import lib
 from engine.llama.context import LlamaBackend
 from engine.llama.model import Model
-from engine.llama.projector_file import MediaOptions, ProjectorFile, read_projector
+from engine.llama.projector import sample
+from engine.llama.projector_file import ProjectorFile, read_projector
 from engine.llama.vocab import LlamaVocab
-from engine.media import Audio, Image, Media, MediaKind
+from engine.media import MediaKind
 from engine.runtime.backend import Row
-from engine.runtime.config import ContextOptions, ModelOptions
+from engine.runtime.config import ContextOptions, MediaOptions, ModelOptions
 from engine.runtime.media import Projector, Unit
 from engine.types import SamplingParams
 
@@ -30,8 +31,6 @@ Order: TypeAlias = dict[str, Any]
 BATCH = 64  # rows: the known fault shows from 8 rows on, never with one
 SINGLES = 4
 LONGEST = 13  # maximum tokens of each prompt but the first; small, since a shared pool holds all of them
-PIXELS = 96  # of the side of a picture
-RATE = 16_000  # samples of a second of sound
 TRIED = 16  # rows of a file's first batch: few, since the weights may be of any size
 
 
@@ -119,17 +118,9 @@ def _projector(order: Order) -> ProjectorFile | None:
 
 def _evaluate_media(context: LlamaBackend, projector: Projector, kind: MediaKind) -> None:
     """Encode a small picture or a short sound, and decode what fits."""
-    import numpy as np
-
-    noise = np.random.default_rng(1)
-    media: Media
-    if kind == "image":
-        media = Image(noise.integers(0, 256, (PIXELS, PIXELS, 3), np.uint8))
-    else:
-        media = Audio(noise.uniform(-0.5, 0.5, RATE).astype(np.float32), rate=RATE)
     context.trim(0, 0)
     place = 0
-    for part in projector.read(media):
+    for part in projector.read(sample(kind)):
         if isinstance(part, Unit):
             projector.encode(part)
             if place + part.rows <= context.info.n_ctx:

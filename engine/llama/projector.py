@@ -18,7 +18,7 @@ from engine.errors import DecodeError, EngineError, ModelLoadError, RequestError
 from engine.llama.lib import forget_errors, last_errors, library, mtmd
 from engine.llama.lifetime import Shared, made_in_thread
 from engine.llama.projector_file import ProjectorFile
-from engine.media import Audio, Media, MediaKind
+from engine.media import Audio, Image, Media, MediaKind
 from engine.runtime.media import Part, Unit
 
 if TYPE_CHECKING:
@@ -216,6 +216,16 @@ class LlamaProjector:
         """Free the projector once `read` is not running. Can be called more than once."""
         self._shared.close(_closed())
         self._cached.clear()
+
+
+def sample(kind: MediaKind) -> Media:
+    """Returns a small picture, or a second of sound, of noise."""
+    import numpy as np
+
+    noise = np.random.default_rng(1)
+    if kind == "image":
+        return Image(noise.integers(0, 256, (96, 96, 3), np.uint8))
+    return Audio(noise.uniform(-0.5, 0.5, 16_000).astype(np.float32), rate=16_000)
 
 
 def _closed() -> EngineError:

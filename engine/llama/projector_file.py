@@ -7,41 +7,18 @@ import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field
-
-from engine.errors import ModelLoadError, RequestError, shown
+from engine.errors import ModelLoadError, shown
 from engine.llama.gguf import check_is_file, check_whole
 from engine.llama.gguf_header import Header, read_header
 from engine.media import MediaKind
-from engine.runtime.config import ContextOptions, Count, check_fields
+from engine.runtime.config import ContextOptions, MediaOptions
 
 _ENCODERS: dict[MediaKind, str] = {"image": "vision", "audio": "audio"}
 # Projectors whose pictures see all of themselves (mtmd.cpp, `mtmd_decode_use_non_causal`), with the most rows of one if
 # the caller does not say (clip.cpp, `load_hparams`). None: the file says.
 _WHOLE: dict[str, int | None] = {"gemma3": None, "gemma4v": 1120, "gemma4uv": 1120, "deepseek4v": 384}
 _ROWS = 256  # of a micro-batch, at least, if it must be chosen here
-
-
-@dataclass(frozen=True, slots=True)
-class MediaOptions:
-    """How pictures and sounds are read.
-
-    `image_min_tokens`, `image_max_tokens`: how many rows one picture may take, for projectors that scale with its size;
-    None: as the projector's file says. `media_cache_mib`: MiB of rows that are kept, so that a picture that comes again
-    is not encoded again.
-    """
-
-    image_min_tokens: Count | None = None
-    image_max_tokens: Count | None = None
-    media_cache_mib: Annotated[int, Field(ge=0, lt=2**31)] = 256
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        least, most = self.image_min_tokens, self.image_max_tokens
-        if least is not None and most is not None and least > most:
-            raise RequestError(f"image_min_tokens={least} is more than image_max_tokens={most}; lower it.")
 
 
 @dataclass(frozen=True)

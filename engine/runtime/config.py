@@ -1,4 +1,5 @@
-"""How a model is loaded, how its context is made, and how the loop serves requests: three records, checked when built.
+"""How a model is loaded, how its context is made, how media are read, and how the loop serves requests: four records,
+checked when built.
 
 Raises RequestError for a value that is not valid, before anything is loaded.
 """
@@ -196,6 +197,26 @@ class ContextOptions:
     def n_outputs(self, n_sequences: int) -> int:
         """Returns how many rows of one batch may have logits."""
         return min(self.n_batch, max(_LEAST_OUTPUTS, n_sequences * self.outputs_per_sequence))
+
+
+@dataclass(frozen=True, slots=True)
+class MediaOptions:
+    """How pictures and sounds are read.
+
+    `image_min_tokens`, `image_max_tokens`: how many rows one picture may take, for projectors that scale with its size;
+    None: as the projector's file says. `media_cache_mib`: MiB of rows that are kept, so that a picture that comes again
+    is not encoded again.
+    """
+
+    image_min_tokens: Count | None = None
+    image_max_tokens: Count | None = None
+    media_cache_mib: Annotated[int, Field(ge=0, lt=2**31)] = 256
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        least, most = self.image_min_tokens, self.image_max_tokens
+        if least is not None and most is not None and least > most:
+            raise RequestError(f"image_min_tokens={least} is more than image_max_tokens={most}; lower it.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from engine.events import ContentDelta, Finished, ToolCallEnd, ToolResult, fold
 from engine.llama.lib import library
 from engine.llama.model import Model
 from engine.options import LoadOptions, SamplingOptions
-from engine.runtime.config import ContextOptions, LoopOptions, ModelOptions
+from engine.runtime.config import ContextOptions, LoopOptions, MediaOptions, ModelOptions
 from engine.runtime.loop import Loop
 from engine.runtime.request import TurnRequest
 from engine.runtime.runner import Runner
@@ -283,7 +283,9 @@ def test_sampling_options_reach_the_backend() -> None:
 
 def test_every_sampling_parameter_is_an_option() -> None:
     assert set(SamplingParams.model_fields) == SamplingOptions.__optional_keys__
-    declared = {field.name for record in (ModelOptions, ContextOptions, LoopOptions) for field in fields(record)}
+    declared = {
+        field.name for record in (ModelOptions, ContextOptions, MediaOptions, LoopOptions) for field in fields(record)
+    }
     assert declared - {"n_ctx", "n_gpu_layers"} == LoadOptions.__optional_keys__
 
 

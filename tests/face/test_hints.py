@@ -56,7 +56,7 @@ def test_an_option_of_a_turn_under_another_name(name: str, hint: str) -> None:
         ("verbose", "logging"),
         ("model_path", "first argument"),
         ("lora_path", "write adapters="),
-        ("mmproj", "not there yet"),
+        ("mmproj", "write projector="),
         ("temperature", "each turn"),
         ("n_gpu_layer", "did you mean 'n_gpu_layers'"),
     ],

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,10 +13,10 @@ from projector_files import KINDS, Bare, Kind, media, write_model, write_project
 from engine.errors import DecodeError, EngineError, RequestError
 from engine.llama.context import LlamaBackend
 from engine.llama.model import Model
-from engine.llama.projector_file import MediaOptions, read_projector
+from engine.llama.projector_file import read_projector
 from engine.media import Audio, Image, Media
 from engine.runtime.backend import Row
-from engine.runtime.config import ContextOptions
+from engine.runtime.config import ContextOptions, MediaOptions
 from engine.runtime.media import Part, Unit
 
 BEFORE, AFTER = b"See: ", b" what is it?"
@@ -257,12 +258,18 @@ class TestOneProjector:
         path = write_projector(tmp_path / "mmproj.gguf", KINDS["llava"])
         freed: list[int] = []
         with Model.load(write_model(tmp_path, KINDS["llava"])) as model:
-            shared, free = model._shared, model._shared._free
-            shared._free = lambda pointer: freed.append(pointer) or free(pointer)
+            shared: Any = cast("Any", model)._shared
+            free = shared._free
+
+            def note(pointer: int) -> None:
+                freed.append(pointer)
+                free(pointer)
+
+            shared._free = note
             model.backend(OPTIONS, read_projector(path))  # collected, not closed
             kept = model.backend(OPTIONS, read_projector(path))
             assert kept.projector is not None
-            with kept.projector._shared:  # a read that is still running
+            with cast("Any", kept.projector)._shared:  # a read that is still running
                 model.close()
                 assert not freed
             assert freed
