@@ -53,7 +53,7 @@ class ContextInfo:
     copy_cost: int = 0
     checkpoint_bytes: int = 0
     generates: bool = True
-    media: frozenset[MediaKind] = frozenset()
+    media: tuple[MediaKind, ...] = ()
 
     @property
     def cells(self) -> int:
