@@ -226,7 +226,7 @@ class ScriptedBackend:
             can_share=trimmable,
             checkpoint_bytes=0 if trimmable else 1 << 20,
             vectors=self._vectors.info,
-            media=() if projector is None else projector.kinds,
+            media=() if projector is None else tuple(sorted(projector.kinds)),
         )
         self.projector = projector
         self.media: list[bytes] = []

@@ -15,7 +15,7 @@ from engine.runtime.adapters import Scales
 from engine.runtime.logprobs import TokenLogprobs
 from engine.runtime.media import Projector, Unit
 from engine.runtime.state_file import Origin
-from engine.runtime.vectors import VectorContext, VectorInfo
+from engine.runtime.vectors import VectorContext
 from engine.types import SamplingParams
 
 
@@ -59,7 +59,7 @@ class ContextInfo:
     generates: bool = True
     vectors: VectorInfo | None = None
     positions: str = ""
-    media: frozenset[MediaKind] = frozenset()
+    media: tuple[MediaKind, ...] = ()
 
     @property
     def cells(self) -> int:
