@@ -15,7 +15,7 @@ from engine.runtime.adapters import Scales
 from engine.runtime.logprobs import TokenLogprobs
 from engine.runtime.media import Projector, Unit
 from engine.runtime.state_file import Origin
-from engine.runtime.vectors import VectorContext
+from engine.runtime.vectors import VectorContext, VectorInfo
 from engine.types import SamplingParams
 
 

@@ -19,6 +19,7 @@ from engine.runtime.config import LoopOptions
 from engine.runtime.drafter import drafter_for
 from engine.runtime.generation import Generation, TokenTable
 from engine.runtime.loaded_adapters import LoadedAdapters
+from engine.runtime.media import whole
 from engine.runtime.prefix import Blocked, Pins, PrefixCache, common_prefix
 from engine.runtime.replies import Replies
 from engine.runtime.request import TurnRequest, check_fits
@@ -379,7 +380,8 @@ class Loop:
             if request.adapters.start > 0:  # no chunk is computed partly with adapters
                 marks = tuple(sorted({*marks, request.adapters.start}))
             if request.media:  # nor are text and media in one
-                marks = tuple(sorted({*marks, *(end for each in request.media for end in (each.start, each.stop))}))
+                ends = (end for each in request.media for end in (each.start, each.stop))
+                marks = tuple(sorted({*ends, *(whole(state.tokens, mark) for mark in marks)}))
             # A less urgent request may take long to evaluate the prefix that both share.
             waits = all(other.request.priority >= request.priority for other in self._scheduler.running)
             lease = self._cache.acquire(
