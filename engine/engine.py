@@ -92,6 +92,7 @@ class Engine(Measures):
         seed: int | None = None,
         adapters: Mapping[str, str | Path] | None = None,
         draft: "str | Path | Engine | None" = None,
+        projector: str | Path | None = None,
         preflight: bool = True,
         trust_template: bool = False,
         isolated: bool = False,
@@ -113,7 +114,8 @@ class Engine(Measures):
         that holds one). seed: the seed of every turn that gives none. adapters: LoRA adapters by name, which turns then
         name. draft: who guesses the next tokens, which are verified in one decode, so the answer is the same except for
         rounding: "ngram" copies them from the conversation so far; a smaller model of the same vocabulary (a path, a
-        Hub name, or an open Engine, whose weights are shared) writes them. preflight: try these options in a child
+        Hub name, or an open Engine, whose weights are shared) writes them. projector: the file that makes pictures and
+        sounds readable for this model (its name begins with mmproj). preflight: try these options in a child
         process first, and adapters, and the file where its header does not show that it is safe, so that a native fault
         does not end this process; results are remembered. trust_template: render the model's own chat template in this
         process instead of a child with limits. isolated: run the model in a child: a later native fault ends only that
@@ -125,6 +127,7 @@ class Engine(Measures):
         FamilyError for a template or family that cannot be used; RequestError for invalid options.
         """
         check_arguments(seed=seed, progress=progress, revision=revision, preflight=preflight, isolated=isolated)
+        check_arguments(projector=projector)
         given = settings({"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, **options}, draft)
         loaded = loading.load(
             model,
@@ -137,6 +140,7 @@ class Engine(Measures):
             revision=revision,
             opening=partial(tell_open, cls),
             draft=(draft._model or draft) if isinstance(draft, Engine) else draft,
+            projector=projector,
         )
         return cls._over(loaded, seed)
 
@@ -157,6 +161,7 @@ class Engine(Measures):
         response_template: ResponseTemplateLike | None = None,
         seed: int | None = None,
         draft: "str | Path | Engine | None" = None,
+        projector: str | Path | None = None,
         preflight: bool = True,
         trust_template: bool = False,
         **options: Unpack[ContextLoadOptions],
@@ -167,10 +172,12 @@ class Engine(Measures):
         of the Llama's context are not used. The options are those of `load`. Raises what `load` raises, and EngineError
         if this build of llama.cpp would end the process: weights that are already loaded cannot be fixed.
         """
-        check_arguments(seed=seed, preflight=preflight)
+        check_arguments(seed=seed, preflight=preflight, projector=projector)
         reading = Reading(chat_template, family, trust_template, response_template)
         guesser = (draft._model or draft) if isinstance(draft, Engine) else draft
-        loaded = loading.adopt(llama, {"n_ctx": n_ctx, **options}, reading, preflight=preflight, draft=guesser)
+        loaded = loading.adopt(
+            llama, {"n_ctx": n_ctx, **options}, reading, preflight=preflight, draft=guesser, projector=projector
+        )
         return cls._over(loaded, seed)
 
     @classmethod

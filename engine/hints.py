@@ -50,6 +50,7 @@ _GROUPS = {
     "control_vectors=": "control_vector control_vector_scaled",
     "draft=": "draft_model model_draft speculative_config",
     "draft_max=": "num_draft prompt_lookup_num_tokens",
+    "projector=": "mmproj mmproj_path clip_model_path chat_handler",
 }
 _SENTENCES = {
     "give the path, or owner/repo:Q4_K_M, as the first argument of Engine.load":
@@ -75,7 +76,7 @@ _SENTENCES = {
     'write adapters={"name": "path"} in Engine.load, and adapters=["name"] in a turn':
         "lora_path lora_base lora_scale lora_adapters lora adapter lora_request",
     "this is not there yet: models read text only, no images or sound":
-        "mmproj mmproj_path clip_model_path images image audio chat_handler modalities",
+        "images image audio modalities",
     "embedding models are loaded like any other; then use embed()": "embedding embeddings",
     "write pooling=": "pooling_type",
     "this is not there yet: a file's header is used as it is": "kv_overrides override_kv",

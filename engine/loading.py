@@ -25,6 +25,7 @@ from engine.llama.lib import library
 from engine.llama.machine import available_memory
 from engine.llama.model import Model
 from engine.llama.plan import Machine, Need, Plan, draft_context, plan, this_machine
+from engine.llama.projector_file import MediaOptions, ProjectorFile, read_projector
 from engine.llama.rope import adopted
 from engine.llama.vectors import vector_options
 from engine.options import NGRAM, Settings, check_arguments, settings
@@ -86,10 +87,11 @@ def load(
     machine: Callable[[], Machine] = this_machine,
     opening: Callable[[Path], None] | None = None,
     draft: object = None,
+    projector: str | Path | None = None,
 ) -> Loaded:
     """Load a GGUF file, in this process or in a child; None is the built-in model. `machine` returns the memory and
     devices that are available; `opening` is called with the file before that. `draft`: a model that guesses ahead.
-    Raises what `Engine.load` raises."""
+    `projector`: what makes rows of pictures and sounds. Raises what `Engine.load` raises."""
     path = located(model, revision)
     if opening is not None:
         opening(path)
@@ -99,12 +101,16 @@ def load(
     _check_steering(file, options.context, adapters)
     files = AdapterSource(file).named(adapters)
     guessing = _draft_model(draft, options.loop.draft_max, isolated=isolated)
-    made = planned(file, options, machine().without(sum(each.size_bytes for each in files.values())), guessing)
+    seeing = _projector_file(projector, options.media, isolated=isolated, embeds=file.embeds)
+    if seeing is not None:
+        options = replace(options, context=seeing.widened(options.context))
+    beside = [*files.values()] if seeing is None else [*files.values(), seeing]
+    made = planned(file, options, machine().without(sum(each.size_bytes for each in beside)), guessing)
     if is_on_hub(model) and not file.embeds and not reading.is_chosen:
         reading = replace(reading, response_template=_published(path, file.base_models))
     _log.info("%s: %s", file.path.name, made.summary)
     load_options, context = made.model, made.context
-    beside = draft_context(options.context, made.n_ctx, made.cells.sequences)
+    drafting = draft_context(options.context, made.n_ctx, made.cells.sequences)
     if preflight:
         if file.embeds:  # with the options of a chat, as the trial generates; only the remedy for the weights matters
             load_options, _ = checks.prepare(load_options, options.context)
@@ -112,16 +118,42 @@ def load(
             load_options, context = checks.prepare(load_options, context)
         try_file(file, load_options, context)
         if guessing is not None and guessing.model is None:
-            try_file(guessing.file, load_options, beside)
+            try_file(guessing.file, load_options, drafting)
         for each in files.values():
             try_file(file, load_options, context, each.path)
+        if seeing is not None:
+            try_file(file, load_options, context, projector=seeing)
     apart = guessing.file.path if guessing is not None and isolated else None
     weights = _weights(path, load_options, progress, isolated=isolated, draft=apart)
     source = replace(_source(file, load_options, context, machine, preflight=preflight), first=files)
     checked = replace(context, check_memory=False)  # `plan` has checked it
-    beside = replace(beside, check_memory=False)
+    drafting = replace(drafting, check_memory=False)
     checked = _few_threads(checked, weights.info.size_bytes)
-    return _completed(weights, checked, options.loop, reading, source, guessing, beside)
+    return _completed(weights, checked, options.loop, reading, source, guessing, drafting, seeing)
+
+
+def _projector_file(
+    projector: str | Path | None, options: MediaOptions, *, isolated: bool = False, embeds: bool = False
+) -> ProjectorFile | None:
+    """Returns the header of a projector, if there is one. Raises RequestError where none can be used, and for options
+    without one."""
+    if projector is None:
+        if options != MediaOptions():
+            raise RequestError(
+                "image_min_tokens, image_max_tokens and media_cache_mib are for models with a projector; pass "
+                "projector= with them, or leave them out."
+            )
+        return None
+    if isolated or embeds:
+        raise RequestError(
+            f"projector={shown(str(projector))} cannot be used "
+            + (
+                "with isolated=True: load the model in this process."
+                if isolated
+                else "with a model that makes vectors."
+            )
+        )
+    return read_projector(located(projector, None), options)
 
 
 def planned(file: GgufFile, options: Settings, machine: Machine, guessing: DraftModel | None = None) -> Plan:
@@ -201,6 +233,7 @@ def adopt(
     *,
     preflight: bool = True,
     draft: object = None,
+    projector: str | Path | None = None,
 ) -> Loaded:
     """Make a context of our own over the weights of a `llama_cpp.Llama`, by default with its length, scaling of
     positions and number of threads. Raises what `Engine.from_llama` raises."""
@@ -217,10 +250,13 @@ def adopt(
         same |= {name: value for name, value in adopted(llama.context_params).items() if value is not None}
     given = settings({**same, **{name: value for name, value in options.items() if value is not None}}, draft)
     guessing = _draft_model(draft, given.loop.draft_max)
+    seeing = _projector_file(projector, given.media, embeds=weights.file.embeds)
     if preflight:
         checks.check_loaded(weights.options, given.context)
+        if seeing is not None:
+            try_file(weights.file, weights.options, given.context, projector=seeing)
     source = _source(weights.file, weights.options, given.context, this_machine, preflight=preflight)
-    return _completed(weights, given.context, given.loop, reading, source, guessing)
+    return _completed(weights, given.context, given.loop, reading, source, guessing, projector=seeing)
 
 
 def _prepare(reading: Reading, *, builtin: bool = False) -> None:
@@ -237,6 +273,7 @@ def _completed(
     adapters: AdapterSource,
     guessing: DraftModel | None = None,
     beside: ContextOptions | None = None,
+    projector: ProjectorFile | None = None,
 ) -> Loaded:
     """Make the contexts and the template. `beside`: the options of the draft model's context, if they are planned."""
     with ExitStack() as undo:
@@ -245,7 +282,7 @@ def _completed(
         if isinstance(weights, IsolatedModel):
             backend = weights.backend(context, beside if guessing is not None else None)
         else:
-            backend = weights.backend(context)
+            backend = weights.backend(context, projector)
             if guessing is not None:
                 guesser = guessing.load(replace(weights.options, check_memory=context.check_memory))
                 weights.own(guesser)

@@ -15,6 +15,7 @@ from engine.agent.limits import RunArguments
 from engine.errors import RequestError
 from engine.families import FamilyLike, ResponseTemplateLike
 from engine.hints import unknown_option
+from engine.llama.projector_file import MediaOptions
 from engine.runtime.adapters import AdaptersLike
 from engine.runtime.config import (
     CacheType,
@@ -50,8 +51,8 @@ Options = TypeVar("Options", bound=Mapping[str, Any])
 
 
 class ContextLoadOptions(TypedDict, total=False):
-    """How a context is made and requests are served, beyond the everyday options; see `ContextOptions` and
-    `LoopOptions`."""
+    """How a context is made, media are read and requests are served, beyond the everyday options; see `ContextOptions`,
+    `MediaOptions` and `LoopOptions`."""
 
     check_memory: bool
     n_batch: int
@@ -81,6 +82,9 @@ class ContextLoadOptions(TypedDict, total=False):
     pooling: Pooling | None
     embedding_tokens: int | None
     control_vectors: Mapping[str, float] | Mapping[Path, float]
+    image_min_tokens: int | None
+    image_max_tokens: int | None
+    media_cache_mib: int
     draft_max: int | None
     max_waiting: int
     prefill_seconds: float
@@ -151,6 +155,7 @@ class LoadArguments(TypedDict, total=False):
     progress: Callable[[float], bool | None] | None
     adapters: Mapping[str, str | Path] | None
     revision: str | None
+    projector: str | Path | None
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -379,6 +384,7 @@ class Settings:
     model: ModelOptions
     context: ContextOptions
     loop: LoopOptions
+    media: MediaOptions = MediaOptions()
 
 
 def _longest_draft(draft: object, draft_max: Any) -> Any:
@@ -397,7 +403,7 @@ def _longest_draft(draft: object, draft_max: Any) -> Any:
 def settings(options: Mapping[str, Any], draft: object = None) -> Settings:
     """Split the options over their records (`check_memory` is in two). `draft`: who guesses ahead. Raises RequestError
     for an unknown option, for a value that is not valid, and for options that exclude one another."""
-    records = (ModelOptions, ContextOptions, LoopOptions)
+    records = (ModelOptions, ContextOptions, LoopOptions, MediaOptions)
     names = [{field.name for field in fields(record)} for record in records]
     if unknown := sorted(set(options).difference(*names)):
         known = {*LoadArguments.__annotations__, *chain(*names)}

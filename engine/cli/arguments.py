@@ -64,7 +64,8 @@ _OTHER_OPTIONS = _by_name(
         "leave it out: templates are always used": "--jinja",
         "leave it out; `llama-engine explain` shows what is sent": "--verbose -v",
         "write --adapter": "--lora",
-        "this is not there yet: models read text only, no images or sound": "--mmproj --image",
+        "write --projector": "--mmproj",
+        "this is not there yet: models read text only, no images or sound": "--image",
     }
 )
 """Options of llama.cpp's programs and of ollama, and what to write instead where a command has it."""
@@ -346,6 +347,9 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True, severa
         action="append",
         default=[],
         help="a LoRA adapter, which every turn uses; may be given several times",
+    )
+    group.add_argument(
+        "--projector", metavar="FILE", help="what makes pictures and sounds readable (a file named mmproj...)"
     )
     group.add_argument("--threads", metavar="N", type=int, help="CPU threads; by default one per physical core")
     group.add_argument("--seed", metavar="N", type=int, help="seed of the sampling, for reproducible answers")

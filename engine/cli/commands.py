@@ -250,6 +250,7 @@ def _loading(options: argparse.Namespace) -> dict[str, Any]:
         "preflight": options.preflight,
         "response_template": options.response_template,
         "adapters": _adapters(options),
+        **({} if options.projector is None else {"projector": options.projector}),
         **({} if options.threads is None else {"n_threads": options.threads}),
         **({} if options.states is None else {"states": StateStore(path=options.states, disk=_STATES)}),
     }

@@ -13,6 +13,7 @@ from engine.diagnose.preflight import ChildFaultError, Verdict
 from engine.errors import EngineError, EngineWarning, ModelLoadError
 from engine.llama.footprint import cells_of, estimate
 from engine.llama.gguf import GgufFile
+from engine.llama.projector_file import ProjectorFile
 from engine.runtime.config import ContextOptions, ModelOptions
 
 TRIED = "ok"
@@ -20,6 +21,7 @@ TRIED = "ok"
 _SECONDS = 120.0
 _READ = 20 << 20  # bytes per second: the slowest assumed speed of reading a file
 _SMALL = 16 << 20  # bytes of weights up to which a second thread gains nothing
+_MEDIA_TOKENS = 2048  # of the context in which a picture is evaluated
 _ROOM = 4 << 30  # bytes that a child may take in addition to weights and context
 
 
@@ -29,20 +31,24 @@ def try_file(
     context: ContextOptions,
     adapter: Path | None = None,
     *,
+    projector: ProjectorFile | None = None,
     child: str | None = None,
     directory: Path | None = None,
 ) -> None:
     """Let a child load a file, tokenise and decode, unless it is verified; to be called before loading it here. With an
-    `adapter` of the model, the child decodes with it.
+    `adapter` of the model, the child decodes with it; with a `projector`, it evaluates a picture or a sound.
 
     Success, or the child's death by it, is remembered by the paths, sizes and times of the file's parts. The child does
     not see problems that occur only after 256 tokens. Raises ModelLoadError if the child died or did not answer; warns
     (`EngineWarning`) if no child can be started.
     """
-    if file.is_verified and adapter is None:
+    more = adapter if projector is None else projector.path
+    if file.is_verified and more is None:
         return
-    tried, parts = (file.path, file.parts) if adapter is None else (adapter, (*file.parts, adapter))
+    tried, parts = (file.path, file.parts) if more is None else (more, (*file.parts, more))
     reduced, small = preflight.reduced(model, context)
+    if projector is not None:
+        small = _for_media(file, small, projector)
     model = replace(reduced, check_memory=model.check_memory)
     threads = None if file.weights > _SMALL else 1
     small = replace(small, n_threads=threads, n_threads_batch=None, check_memory=context.check_memory)
@@ -51,7 +57,7 @@ def try_file(
     verdict = preflight.read(path)
     if verdict is None:
         try:
-            verdict = _tried(file, model, small, adapter, child)
+            verdict = _tried(file, model, small, adapter, projector, child)
         except ChildNotStartedError as error:
             message = f"{tried} could not be tried in a child process first: {error} If it is damaged, llama.cpp"
             warnings.warn(f"{message} may end this process.", EngineWarning, stacklevel=2)
@@ -67,21 +73,37 @@ def try_file(
         )
 
 
+def _for_media(file: GgufFile, context: ContextOptions, projector: ProjectorFile) -> ContextOptions:
+    """Returns the options of one conversation that holds a picture of common size."""
+    n_ctx = min(_MEDIA_TOKENS, file.n_positions or _MEDIA_TOKENS)
+    return projector.widened(replace(context, n_ctx=n_ctx, n_sequences=1, kv_unified=False, kv_tokens=None))
+
+
 def _tried(
-    file: GgufFile, model: ModelOptions, context: ContextOptions, adapter: Path | None, child: str | None
+    file: GgufFile,
+    model: ModelOptions,
+    context: ContextOptions,
+    adapter: Path | None,
+    projector: ProjectorFile | None,
+    child: str | None,
 ) -> Verdict:
     cells = cells_of(context, context.n_ctx or 0, context.n_sequences or 1)
     room = 2 * file.weights + 2 * estimate(file, context, cells).total + _ROOM
+    size = file.weights
+    if projector is not None:
+        room, size = room + 2 * projector.size_bytes, size + projector.size_bytes
     order = {
         "task": "try",
         "model": str(file.path),
         "load": asdict(model),
         "context": asdict(context),
         "adapter": None if adapter is None else str(adapter),
+        "projector": None if projector is None else str(projector.path),
+        "media": None if projector is None else asdict(projector.options),
         "room": 0 if model.n_gpu_layers else room,
     }
     try:
-        return Verdict("sound", str(preflight.ask_child(order, child, _SECONDS + file.weights / _READ)))
+        return Verdict("sound", str(preflight.ask_child(order, child, _SECONDS + size / _READ)))
     except ChildNotStartedError:
         raise
     except EngineError as error:

@@ -16,9 +16,12 @@ from engine.errors import EngineError
 from engine.llama import lib
 from engine.llama.context import LlamaBackend
 from engine.llama.model import Model
+from engine.llama.projector_file import MediaOptions, ProjectorFile, read_projector
 from engine.llama.vocab import LlamaVocab
+from engine.media import Audio, Image, Media, MediaKind
 from engine.runtime.backend import Row
 from engine.runtime.config import ContextOptions, ModelOptions
+from engine.runtime.media import Projector, Unit
 from engine.types import SamplingParams
 
 Order: TypeAlias = dict[str, Any]
@@ -27,6 +30,8 @@ Order: TypeAlias = dict[str, Any]
 BATCH = 64  # rows: the known fault shows from 8 rows on, never with one
 SINGLES = 4
 LONGEST = 13  # maximum tokens of each prompt but the first; small, since a shared pool holds all of them
+PIXELS = 96  # of the side of a picture
+RATE = 16_000  # samples of a second of sound
 TRIED = 16  # rows of a file's first batch: few, since the weights may be of any size
 
 
@@ -79,12 +84,12 @@ def _decode_several(context: LlamaBackend) -> None:
 
 def try_file(order: Order) -> Any:
     """Load a file; tokenise each character once, detokenise all tokens, decode a batch and a single token, with the
-    "adapter" if there is one. Returns "ok", or an EngineError as text, which the parent will run into itself."""
+    "adapter" if there is one, and a picture and a sound if there is a "projector" for them. Returns "ok", or an EngineError as text, which the parent will run into itself."""
     _limit_memory(order["room"])
     try:
         model = _loaded(order)
         _spell_all(model.vocab)
-        context = model.backend(_context(order))
+        context = model.backend(_context(order), _projector(order))
         size, last = model.vocab.size, TRIED - 1
         if not context.info.generates:
             vectors = context.vectors()
@@ -98,9 +103,40 @@ def try_file(order: Order) -> Any:
             context.adapt(((adapter, 1.0),))
         context.decode([Row(position % size, position, 0, position == last) for position in range(TRIED)])
         context.decode([Row(0, TRIED, 0, True)])
+        if context.projector is not None:
+            for kind in sorted(context.projector.kinds):
+                _evaluate_media(context, context.projector, kind)
     except EngineError as error:
         return f"{type(error).__name__}: {error}"
     return "ok"
+
+
+def _projector(order: Order) -> ProjectorFile | None:
+    path: str | None = order.get("projector")
+    return None if path is None else read_projector(path, MediaOptions(**order["media"]))
+
+
+def _evaluate_media(context: LlamaBackend, projector: Projector, kind: MediaKind) -> None:
+    """Encode a small picture or a short sound, and decode what fits."""
+    import numpy as np
+
+    noise = np.random.default_rng(1)
+    media: Media
+    if kind == "image":
+        media = Image(noise.integers(0, 256, (PIXELS, PIXELS, 3), np.uint8))
+    else:
+        media = Audio(noise.uniform(-0.5, 0.5, RATE).astype(np.float32), rate=RATE)
+    context.trim(0, 0)
+    place = 0
+    for part in projector.read(media):
+        if isinstance(part, Unit):
+            projector.encode(part)
+            if place + part.rows <= context.info.n_ctx:
+                context.decode_media(part, 0, place)
+                place += part.rows
+        else:
+            context.decode([Row(token, place + at, 0, True) for at, token in enumerate(part)])
+            place += len(part)
 
 
 def _spell_all(vocab: LlamaVocab) -> None:

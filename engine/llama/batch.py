@@ -1,7 +1,11 @@
-"""One reusable llama_batch."""
+"""What llama_decode takes: a reusable batch of tokens, or rows of embeddings."""
 
 import ctypes
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Column: TypeAlias = tuple[int, ...]
 """One field of all rows."""
@@ -51,3 +55,28 @@ class LlamaBatch:
     def sequence(self, row: int) -> int:
         """Returns the sequence of a row."""
         return self._sequences[row]
+
+
+class EmbeddingBatch:
+    """Rows of embeddings for one sequence, without logits, as a llama_batch: `rows` of shape (rows, width), at
+    `positions` of shape (sections, rows)."""
+
+    def __init__(self, lib: Any, rows: "NDArray[np.float32]", positions: "NDArray[np.int32]", sequence: int) -> None:
+        import numpy as np
+
+        int32_p = ctypes.POINTER(ctypes.c_int32)
+        count = len(rows)
+        self._rows, self._positions = np.ascontiguousarray(rows), np.ascontiguousarray(positions)
+        self._sequence = ctypes.c_int32(sequence)
+        self._counts = (ctypes.c_int32 * count)(*([1] * count))
+        self._lists = (int32_p * count)(*([ctypes.pointer(self._sequence)] * count))
+        self._outputs = (ctypes.c_int8 * count)()
+        self.struct = lib.llama_batch(
+            n_tokens=count,
+            token=None,
+            embd=self._rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
+            pos=self._positions.ctypes.data_as(int32_p),
+            n_seq_id=ctypes.cast(self._counts, int32_p),
+            seq_id=ctypes.cast(self._lists, ctypes.POINTER(int32_p)),
+            logits=ctypes.cast(self._outputs, ctypes.POINTER(ctypes.c_int8)),
+        )

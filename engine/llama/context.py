@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.errors import DecodeError, EngineError, RequestError
 from engine.llama.adapters import LlamaAdapters, steer
-from engine.llama.batch import Column, LlamaBatch
+from engine.llama.batch import Column, EmbeddingBatch, LlamaBatch
 from engine.llama.footprint import Cells
 from engine.llama.lib import (
     brief,
@@ -27,6 +27,7 @@ from engine.llama.lib import (
 )
 from engine.llama.lifetime import made_in_thread
 from engine.llama.params import context_params
+from engine.llama.projector import LlamaProjector
 from engine.llama.rope import rope_params
 from engine.llama.sampling import DrySamplers, LlamaSampler
 from engine.llama.state import check_state
@@ -36,6 +37,7 @@ from engine.runtime.adapters import Scales
 from engine.runtime.backend import ContextInfo, Row, Sampler
 from engine.runtime.config import ContextOptions
 from engine.runtime.logprobs import TokenLogprobs, likeliest, token_logprobs
+from engine.runtime.media import Unit
 from engine.runtime.state_file import Origin
 from engine.runtime.vectors import VectorInfo
 from engine.types import SamplingParams
@@ -89,12 +91,39 @@ class Weights(Protocol):
         ...
 
 
+class UnitEnds:
+    """Where units of media end that take more positions than their last row says: with M-RoPE all rows of a picture
+    have the same first coordinate, which is the one that llama.cpp's memory reports."""
+
+    def __init__(self) -> None:
+        self._ends: dict[int, dict[int, int]] = {}
+
+    def note(self, sequence: int, last: int, end: int) -> None:
+        """Record a unit whose last row is at `last`, and after which `end` is the next position."""
+        if end != last + 1:
+            self._ends.setdefault(sequence, {})[last] = end
+
+    def after(self, sequence: int, last: int) -> int:
+        """Returns the position after the newest row of a sequence, which is at `last`."""
+        return self._ends.get(sequence, {}).get(last, last + 1)
+
+    def cut(self, sequence: int, position: int) -> None:
+        """Forget the units of a sequence that end after `position`."""
+        if held := self._ends.get(sequence):
+            self._ends[sequence] = {last: end for last, end in held.items() if end <= position}
+
+    def copy(self, source: int, target: int, positions: int) -> None:
+        """Let `target` have the units among the first `positions` of `source`."""
+        self._ends[target] = {last: end for last, end in self._ends.get(source, {}).items() if end <= positions}
+
+
 class LlamaBackend:
     """A context over one model, which it keeps alive; made by `Model.backend`.
 
     `options` are complete, with nothing left to choose, and `cells` follow from them; `info` tells the loop their
     limits. `window`: the number of tokens that the model's sliding-window layers see, 0 for none. `vectors`: this is
-    the only context of an embedding model, and makes vectors of this kind; it does not generate.
+    the only context of an embedding model, and makes vectors of this kind; it does not generate. `projector`: makes
+    rows of pictures and sounds; the context owns it.
     """
 
     def __init__(
@@ -107,6 +136,7 @@ class LlamaBackend:
         window: int = 0,
         vectors: VectorInfo | None = None,
         causal: bool = True,
+        projector: LlamaProjector | None = None,
     ) -> None:
         self._lib = lib = library()
         self._model = model
@@ -115,6 +145,8 @@ class LlamaBackend:
         self._cells = cells
         self._info = info
         self._window = window
+        self._projector = projector
+        self._ends = UnitEnds()
         self._copying = False  # whether llama.cpp has deferred a copy between buffers
         self._abort = ctypes.create_string_buffer(2)
         forget_errors()
@@ -166,6 +198,10 @@ class LlamaBackend:
             raise EngineError("This context is closed; make a new one with Model.backend().")
         return self._context
 
+    @property
+    def projector(self) -> LlamaProjector | None:
+        return self._projector
+
     def decode(self, rows: Sequence[Row]) -> None:
         """Evaluate the rows. Raises DecodeError with a `reason`; `positions` then returns what each sequence holds."""
         context, info = self._handle(), self._info
@@ -177,17 +213,55 @@ class LlamaBackend:
             )
         columns = tuple(zip(*rows, strict=True))
         check_rows(rows, columns, info.n_outputs, info.n_sequences, self._vocab.size)
+        self._compute(context, self._batch.fill(*columns), len(rows))
+
+    def _compute(self, context: int, batch: Any, rows: int) -> None:
         forget_errors()
-        code = int(self._lib.llama_decode(context, self._batch.fill(*columns)))
+        code = int(self._lib.llama_decode(context, batch))
         self._abort[0] = b"\x00"
         if code:
             self._batch.forget()
-            raise decode_error(code, len(rows), info)
+            raise decode_error(code, rows, self._info)
         if self._waits:
             # A GPU continues to compute after llama_decode. Wait for it here, without the GIL, rather than when logits
             # are read.
             self._lib.llama_synchronize(context)
         self._copying = False
+
+    def decode_media(self, unit: Unit, sequence: int, position: int) -> None:
+        """Evaluate all rows of a unit from this position on, after encoding it if that was not done yet. Raises
+        DecodeError; the sequence then holds nothing of it, if its memory can be cut."""
+        context, projector = self._handle(), self._projector
+        if projector is None or not 0 <= sequence < self._info.n_sequences:
+            raise DecodeError(
+                f"A unit of {unit.rows} rows cannot be evaluated in sequence {sequence}: this context has "
+                f"{self._info.n_sequences} sequences, and {'no' if projector is None else 'a'} projector.",
+                "invalid",
+            )
+        most = self._info.n_batch if unit.is_causal else min(self._info.n_batch, self._options.rows_at_once)
+        if not unit.is_causal and unit.rows > most:
+            raise DecodeError(
+                f"This picture takes {unit.rows} rows, which must be evaluated at once, but a micro-batch {most}: "
+                f"load with n_ubatch={unit.rows}, and n_batch and n_ctx of at least as many, or with a smaller "
+                "image_max_tokens.",
+                "invalid",
+            )
+        rows, positions = projector.encode(unit), projector.positions(unit, position)
+        self._batch.forget()  # the logits of the decode before are gone
+        try:
+            if not unit.is_causal:
+                self._lib.llama_set_causal_attn(context, False)
+            for start in range(0, unit.rows, most):
+                part = slice(start, start + most)
+                piece = EmbeddingBatch(self._lib, rows[part], positions[:, part], sequence)
+                self._compute(context, piece.struct, len(rows[part]))
+        except DecodeError:
+            self.trim(sequence, position)
+            raise
+        finally:
+            if not unit.is_causal:
+                self._lib.llama_set_causal_attn(context, True)
+        self._ends.note(sequence, int(self._newest(self._memory, sequence)), position + unit.positions)
 
     def abort(self) -> None:
         """Make the running decode, or else the next one, stop with DecodeError("aborted"). Callable from any thread;
@@ -300,7 +374,7 @@ class LlamaBackend:
 
     def positions(self, sequence: int) -> int:
         self._handle()
-        return int(self._newest(self._memory, sequence)) + 1
+        return self._ends.after(sequence, int(self._newest(self._memory, sequence)))
 
     def trim(self, sequence: int, position: int) -> bool:
         """Remove the sequence's tokens from `position` on. Returns False, and changes nothing, if this model's memory
@@ -313,7 +387,10 @@ class LlamaBackend:
             oldest = int(self._oldest(self._memory, sequence))
             if oldest > max(0, position - self._window):
                 return False
-        return bool(self._remove(self._memory, sequence, position if position > 0 else -1, -1))
+        removed = bool(self._remove(self._memory, sequence, position if position > 0 else -1, -1))
+        if removed:
+            self._ends.cut(sequence, position)
+        return removed
 
     def copy(self, source: int, target: int, positions: int) -> None:
         """Copy the first `positions` of a sequence. Raises DecodeError("invalid") for a part of a recurrent state."""
@@ -334,6 +411,7 @@ class LlamaBackend:
             self._copying = self._cells.buffers > 1
             if positions < held:
                 self._remove(self._memory, target, positions, -1)
+        self._ends.copy(source, target, positions)
 
     def state_size(self, sequence: int) -> int:
         """Returns the size in bytes of what `save` would return."""
@@ -348,6 +426,7 @@ class LlamaBackend:
         fit, raises DecodeError and leaves the sequence empty."""
         self._handle()
         self._remove(self._memory, sequence, -1, -1)
+        self._ends.cut(sequence, 0)
         check_state(state)
         if self._copying:
             self._copy_now(sequence)
@@ -369,6 +448,7 @@ class LlamaBackend:
     def rewind(self, sequence: int, position: int, state: bytes) -> bool:
         """Restore a checkpoint, and cut the rest of the memory at `position`. Returns whether that worked."""
         restored = self._set_state(sequence, state, _PARTIAL) and self._remove(self._memory, sequence, position, -1)
+        self._ends.cut(sequence, position)
         return bool(restored) and self.positions(sequence) == position
 
     def _state(self, sequence: int, parts: int) -> bytes:
@@ -422,3 +502,5 @@ class LlamaBackend:
         self._batch.forget()
         self._free()
         self._adapters.close()
+        if self._projector is not None:
+            self._projector.close()

@@ -13,6 +13,7 @@ from collections import deque
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,25 @@ def library() -> Any:
     Raises EngineError if it cannot be loaded, or is not the llama.cpp that llama_cpp describes.
     """
     return load(tried())
+
+
+@cache
+def mtmd() -> Any:
+    """Returns the module `llama_cpp.mtmd_cpp`, which reads pictures and sounds. Raises EngineError if its library
+    cannot be loaded."""
+    own, _ = tried(), library()
+    if own is not None:  # libllama must be the same for both
+        os.environ.setdefault("MTMD_CPP_LIB", str(own.path.parent))
+    try:
+        module: Any = import_module("llama_cpp.mtmd_cpp")
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:
+        beside = f" It must lie beside {own.path}." if own is not None else ""
+        raise EngineError(
+            f"libmtmd, which reads pictures and sounds, cannot be loaded ({error}).{beside} Leave projector out, or "
+            f"install llama-cpp-python=={TESTED_VERSION} again."
+        ) from error
+    module.mtmd_log_set(CALLBACK, None)
+    return module
 
 
 @cache

@@ -19,9 +19,11 @@ from engine.llama.footprint import checkpoint_bytes, copy_cost
 from engine.llama.gguf import GgufFile, NamedTemplate, read_gguf, sample_digest
 from engine.llama.lib import forget_errors, init_error, last_errors, library
 from engine.llama.lifetime import Shared, made_in_thread
-from engine.llama.machine import anonymous_memory
+from engine.llama.machine import anonymous_memory, batch_threads
 from engine.llama.params import LoadProgress, context_params, model_params
 from engine.llama.plan import Machine, check_weights, plan, this_machine
+from engine.llama.projector import LlamaProjector
+from engine.llama.projector_file import ProjectorFile
 from engine.llama.rope import beyond, positions
 from engine.llama.vectors import LlamaVectors, pool, vector_info, vector_options
 from engine.llama.vocab import LlamaVocab
@@ -185,11 +187,14 @@ class Model:
             self._digest = sample_digest(self._file)
         return self._digest
 
-    def backend(self, options: ContextOptions | None = None) -> LlamaBackend:
-        """Make a context over this model. Raises ContextOverflowError, with the numbers, if it would not fit into
-        memory."""
+    def backend(self, options: ContextOptions | None = None, projector: ProjectorFile | None = None) -> LlamaBackend:
+        """Make a context over this model, which reads pictures and sounds if it is given a projector. Raises
+        ContextOverflowError, with the numbers, if it would not fit into memory; ModelLoadError for a projector of
+        another model."""
         options = options or ContextOptions()
         handle = self.handle
+        if projector is not None:
+            options = projector.widened(options)
         if self._file.embeds:
             options = vector_options(self._file, options)
         machine = self._machine()
@@ -218,9 +223,28 @@ class Model:
         )
         made_for = vectors if self._file.embeds else None
         window, causal = self._file.sliding_window, self._file.is_causal
-        backend = LlamaBackend(self, ready, cells, info, window=window, vectors=made_for, causal=causal)
+        reader = None if projector is None else self._projector(projector, ready)
+        if reader is not None:
+            info = replace(info, media=reader.kinds)
+        try:
+            backend = LlamaBackend(
+                self, ready, cells, info, window=window, vectors=made_for, causal=causal, projector=reader
+            )
+        except BaseException:
+            if reader is not None:
+                reader.close()
+            raise
         self._backends.add(backend)
         return backend
+
+    def _projector(self, file: ProjectorFile, context: ContextOptions) -> LlamaProjector:
+        return LlamaProjector(
+            file,
+            self._shared,
+            tokens=self._vocab.size,
+            use_gpu=bool(self._options.n_gpu_layers),
+            n_threads=context.n_threads_batch or context.n_threads or batch_threads(),
+        )
 
     def lend(self) -> "Model":
         """Returns another Model over the same weights, which are freed when both are closed. Raises ModelLoadError if

@@ -39,7 +39,7 @@ MAX_ROOM_LINES = {
     "families/": 1_700,
     "hub/": 1_600,
     "isolated/": 880,
-    "llama/": 5_050,
+    "llama/": 5_500,
     "media/": 700,
     "mcp/": 1_180,
     "notebook/": 210,
