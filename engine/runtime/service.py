@@ -22,7 +22,7 @@ from engine.runtime.backend import Backend, ContextInfo, Vocab
 from engine.runtime.config import LoopOptions
 from engine.runtime.control_tokens import ControlTokens
 from engine.runtime.generation import Limits
-from engine.runtime.media import Part, Placed, RowTokens, Unit, has_media
+from engine.runtime.media import Part, Placed, RowTokens, Unit, has_media, whole
 from engine.runtime.metrics import Metrics, Tally
 from engine.runtime.pending import PendingVectors
 from engine.runtime.process import Home
@@ -222,11 +222,11 @@ class Service:
     def _turn_starts(self, tokens: Sequence[int], prompt: Prompt) -> tuple[int, ...]:
         """Returns where the last message and the turn to be generated begin in the prompt: later prompts may diverge
         there. Messages begin with the same control token as this turn."""
-        start = len(tokens) - max(1, len(self._encoded(prompt.prefix)))
+        start = whole(tokens, len(tokens) - max(1, len(self._encoded(prompt.prefix))))
         if start <= 0:
             return ()
         opens = tokens[start]
-        if not self._vocab.is_special(opens):
+        if opens < 0 or not self._vocab.is_special(opens):
             return (start,)
         before = next((place for place in range(start - 1, 0, -1) if tokens[place] == opens), 0)
         return (before, start) if before else (start,)
