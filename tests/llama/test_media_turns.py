@@ -68,7 +68,7 @@ def test_a_second_conversation_evaluates_none_of_its_rows(llm: Engine, kind: Kin
     assert new(other) >= rows - 30, "another one never hits"
 
 
-def test_two_hundred_turns_say_what_each_says_alone(files: tuple[Path, Path], llm: Engine, kind: Kind) -> None:
+def test_turns_at_once_say_what_each_says_alone(files: tuple[Path, Path], llm: Engine, kind: Kind) -> None:
     rng = random.Random(5)
     several = [media(kind, seed) for seed in range(5)]
     with opened(files, n_sequences=1, states=StateStore(0)) as alone:
