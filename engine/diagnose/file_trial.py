@@ -16,6 +16,8 @@ from engine.llama.gguf import GgufFile
 from engine.llama.projector_file import ProjectorFile
 from engine.runtime.config import ContextOptions, ModelOptions
 
+_REFUSED = "RequestError: "
+"""The beginning of the child's reply about a projector that cannot read for this model, which a load does not show."""
 TRIED = "ok"
 """The child's reply for a file that it has loaded and used."""
 _SECONDS = 120.0
@@ -53,6 +55,8 @@ def try_file(
     threads = None if file.weights > _SMALL else 1
     small = replace(small, n_threads=threads, n_threads_batch=None, check_memory=context.check_memory)
     stats = [(str(part.resolve()), part.stat().st_size, part.stat().st_mtime_ns) for part in parts]
+    if projector is not None:
+        stats.append((repr(projector.options), 0, 0))
     path = (directory or preflight.cache_directory() / "preflight") / f"file-{preflight.key(model, small, stats)}.json"
     verdict = preflight.read(path)
     if verdict is None:
@@ -65,6 +69,8 @@ def try_file(
         # An EngineError, such as one about memory, may not recur; this process will run into it itself.
         if verdict.outcome == "faulty" or verdict.reason == TRIED:
             preflight.write(path, verdict)
+    if projector is not None and verdict.reason.startswith(_REFUSED):
+        raise ModelLoadError(f"{tried} is not loaded. {verdict.reason.removeprefix(_REFUSED)}")
     if verdict.outcome != "sound":
         raise ModelLoadError(
             f"{tried} is not loaded. {verdict.reason} It was tried there first, since a file of its kind can end "

@@ -84,7 +84,8 @@ def _decode_several(context: LlamaBackend) -> None:
 
 def try_file(order: Order) -> Any:
     """Load a file; tokenise each character once, detokenise all tokens, decode a batch and a single token, with the
-    "adapter" if there is one, and a picture and a sound if there is a "projector" for them. Returns "ok", or an EngineError as text, which the parent will run into itself."""
+    "adapter" if there is one, and a picture and a sound if there is a "projector" for them. Returns "ok", or an
+    EngineError as text, which the parent will run into itself."""
     _limit_memory(order["room"])
     try:
         model = _loaded(order)

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from engine.errors import DecodeError, EngineError, ModelLoadError, RequestError
 from engine.llama.lib import forget_errors, last_errors, library, mtmd
@@ -73,6 +73,7 @@ class LlamaProjector:
             held.close(_closed())
 
         self._shared = Shared(pointer, free)
+        weakref.finalize(self, self._shared.close, _closed()).atexit = False
         takes: dict[MediaKind, Any] = {"image": lib.mtmd_support_vision, "audio": lib.mtmd_support_audio}
         self._kinds: frozenset[MediaKind] = frozenset(kind for kind, has in takes.items() if has(pointer))
         self._rate = int(lib.mtmd_get_audio_sample_rate(pointer))
@@ -120,7 +121,7 @@ class LlamaProjector:
         part = lib.mtmd_input_part(bitmap=self._bitmap(media))
         chunks: int = lib.mtmd_input_chunks_init()
         try:
-            pointer: Any = ctypes.POINTER(lib.mtmd_input_part)
+            pointer: Any = cast("Any", ctypes.POINTER)(lib.mtmd_input_part)
             only = (pointer * 1)(ctypes.pointer(part))
             forget_errors()
             if lib.mtmd_tokenize_from_parts(context, chunks, only, 1, False):

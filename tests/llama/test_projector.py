@@ -1,6 +1,7 @@
 """engine.llama.projector, against libmtmd's own helper on a bare context."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,14 +9,14 @@ import pytest
 from numpy.typing import NDArray
 from projector_files import KINDS, Bare, Kind, media, write_model, write_projector
 
-from engine.errors import DecodeError, ModelLoadError, RequestError
+from engine.errors import DecodeError, EngineError, RequestError
 from engine.llama.context import LlamaBackend
 from engine.llama.model import Model
 from engine.llama.projector_file import MediaOptions, read_projector
 from engine.media import Audio, Image, Media
 from engine.runtime.backend import Row
 from engine.runtime.config import ContextOptions
-from engine.runtime.media import Unit
+from engine.runtime.media import Part, Unit
 
 BEFORE, AFTER = b"See: ", b" what is it?"
 OPTIONS = ContextOptions(n_ctx=2048, n_sequences=2, n_threads=1, n_ubatch=512)
@@ -54,13 +55,13 @@ def evaluated(
     backend: LlamaBackend, parts: Sequence[bytes | Media], sequence: int = 0
 ) -> tuple[NDArray[np.float32], list[tuple[int, int, int]], int]:
     """Evaluate parts as the bare context does; returns the same."""
-    assert backend.projector is not None
     backend.trim(sequence, 0)
     place, sizes, rows = 0, list[tuple[int, int, int]](), list[Row]()
     for part in parts:
         if isinstance(part, bytes):
             made = [tuple(backend.vocab.tokenize(part.decode(), special=True))]
         else:
+            assert backend.projector is not None
             made = backend.projector.read(part)
         for each in made:
             if isinstance(each, Unit):
@@ -100,3 +101,168 @@ def test_logits_are_those_of_the_chunks_one_by_one(backend: LlamaBackend, bare: 
     expected, chunks, past = bare.evaluate([BEFORE, first, b" and ", other, AFTER])
     assert (joined(sizes), place) == (joined(chunks), past)
     assert np.abs(two - expected).max() < 1e-3
+
+
+def test_a_unit_in_pieces_has_the_logits_of_one_decode(
+    backend: LlamaBackend, files: tuple[Path, Path], kind: Kind
+) -> None:
+    expected, sizes, _ = evaluated(backend, [BEFORE, media(kind), AFTER])
+    rows = max(rows for of_media, rows, _ in sizes if of_media)
+    with Model.load(files[0]) as model:
+        small = model.backend(replace(OPTIONS, n_batch=rows // 2 + 8), read_projector(files[1]))
+        logits, _, _ = evaluated(small, [BEFORE, media(kind), AFTER])
+    assert np.abs(logits - expected).max() < 1e-3
+
+
+def test_rows_are_encoded_once_and_found_by_content(backend: LlamaBackend, kind: Kind) -> None:
+    reader = backend.projector
+    assert reader is not None
+    assert backend.info.media == reader.kinds == {media(kind).kind}
+    first, again, other = (only(reader.read(media(kind, seed))) for seed in (0, 0, 1))
+    assert first.key == again.key != other.key
+    rows = reader.encode(first)
+    assert rows.shape == (first.rows, kind.width)
+    assert reader.encode(again) is rows
+    assert not np.array_equal(reader.encode(other)[:4], rows[:4])
+
+
+def test_what_does_not_fit_the_cache_is_encoded_again(files: tuple[Path, Path], kind: Kind) -> None:
+    with Model.load(files[0]) as model:
+        reader = model.backend(OPTIONS, read_projector(files[1], MediaOptions(media_cache_mib=0))).projector
+        assert reader is not None
+        unit = only(reader.read(media(kind)))
+        rows = reader.encode(unit)
+        assert reader.encode(unit) is not rows
+        assert np.array_equal(reader.encode(unit), rows)
+
+
+def test_an_aborted_unit_leaves_nothing(backend: LlamaBackend, kind: Kind) -> None:
+    assert backend.projector is not None
+    expected, _, _ = evaluated(backend, [BEFORE, media(kind), AFTER])
+    unit = only(backend.projector.read(media(kind)))
+    backend.trim(0, 3)
+    backend.abort()
+    with pytest.raises(DecodeError) as caught:
+        backend.decode_media(unit, 0, 3)
+    assert caught.value.reason == "aborted"
+    assert backend.positions(0) == 3
+    again, _, _ = evaluated(backend, [BEFORE, media(kind), AFTER])
+    assert np.abs(again - expected).max() < 1e-3
+
+
+def test_trimmed_and_copied_sequences_know_where_units_end(backend: LlamaBackend, kind: Kind) -> None:
+    reader = backend.projector
+    assert reader is not None
+    unit = only(reader.read(media(kind)))
+    backend.trim(0, 0)
+    backend.trim(1, 0)
+    start, end = 3, 3 + unit.positions
+    backend.decode([Row(token, token, 0, False) for token in range(start)])
+    backend.decode_media(unit, 0, start)
+    backend.decode([Row(7, end, 0, False)])
+    assert backend.positions(0) == end + 1
+    assert backend.trim(0, end)
+    assert backend.positions(0) == end
+    backend.copy(0, 1, end)
+    backend.decode([Row(9, end, 1, True)])
+    logits = backend.logits(0).copy()
+    assert (backend.positions(0), backend.positions(1)) == (end, end + 1)
+    backend.decode([Row(9, end, 0, True)])
+    assert np.abs(backend.logits(0) - logits).max() < 1e-3
+    assert backend.trim(0, start)
+    assert backend.positions(0) == start
+    backend.decode([Row(7, start, 0, False)])
+    assert backend.positions(0) == start + 1
+
+
+def test_a_sequence_or_a_context_that_there_is_not(backend: LlamaBackend, files: tuple[Path, Path], kind: Kind) -> None:
+    assert backend.projector is not None
+    unit = only(backend.projector.read(media(kind)))
+    with pytest.raises(DecodeError, match="has 2 sequences, and a projector"):
+        backend.decode_media(unit, 2, 0)
+    with Model.load(files[0]) as model:
+        plain = model.backend(OPTIONS)
+        assert (plain.projector, plain.info.media) == (None, frozenset())
+        with pytest.raises(DecodeError, match="no projector"):
+            plain.decode_media(unit, 0, 0)
+
+
+def only(parts: Sequence[Part]) -> Unit:
+    (unit,) = (part for part in parts if isinstance(part, Unit))
+    return unit
+
+
+class TestOneProjector:
+    """What needs one of the projectors."""
+
+    def test_a_picture_that_sees_all_of_itself_widens_the_micro_batch(self, tmp_path: Path) -> None:
+        kind = replace(KINDS["gemma3"], image=14 * 48)  # 576 rows
+        model_file = write_model(tmp_path / "model.gguf", kind)
+        file = read_projector(write_projector(tmp_path / "mmproj.gguf", kind))
+        assert file.at_once == 576
+        bare = Bare(model_file, file.path, rows=576)
+        expected, _, _ = bare.evaluate([BEFORE, media(kind), AFTER])
+        bare.close()
+        with Model.load(model_file) as model:
+            wide = model.backend(replace(OPTIONS, n_ubatch=None), file)
+            logits, sizes, _ = evaluated(wide, [BEFORE, media(kind), AFTER])
+            assert 576 in [rows for _, rows, _ in sizes]
+            assert np.abs(logits - expected).max() < 1e-3
+            text, _, _ = evaluated(wide, [b"causal again"])
+            plain, _, _ = evaluated(model.backend(OPTIONS), [b"causal again"])
+            assert np.abs(text - plain).max() < 1e-3
+            narrow = model.backend(replace(OPTIONS, n_ctx=512, n_sequences=1), file)
+            assert narrow.projector is not None
+            unit = only(narrow.projector.read(media(kind)))
+            with pytest.raises(DecodeError, match=r"576 rows, which must be evaluated at once, but a micro-batch 512"):
+                narrow.decode_media(unit, 0, 0)
+
+    def test_limits_on_rows_are_part_of_the_key(self, tmp_path: Path) -> None:
+        kind = KINDS["qwen2vl"]
+        picture = Image(np.zeros((280, 280, 3), np.uint8))
+        path = write_projector(tmp_path / "mmproj.gguf", kind)
+        with Model.load(write_model(tmp_path / "model.gguf", kind)) as model:
+            units: list[Unit] = []
+            for options in (MediaOptions(), MediaOptions(image_max_tokens=20), MediaOptions(image_min_tokens=400)):
+                reader = model.backend(OPTIONS, read_projector(path, options)).projector
+                assert reader is not None
+                units.append(only(reader.read(picture)))
+        assert units[1].rows <= 20 < units[0].rows < 400 <= units[2].rows
+        assert len({unit.key for unit in units}) == 3
+
+    def test_what_a_projector_does_not_take_is_refused_by_name(self, tmp_path: Path) -> None:
+        path = write_projector(tmp_path / "mmproj.gguf", KINDS["ultravox"])
+        with Model.load(write_model(tmp_path, KINDS["ultravox"])) as model:
+            backend = model.backend(OPTIONS, read_projector(path))
+            reader = backend.projector
+            assert reader is not None
+            with pytest.raises(RequestError, match="takes audio, not image"):
+                reader.read(media(KINDS["llava"]))
+            with pytest.raises(RequestError, match="399 samples is too short"):
+                reader.read(Audio(np.zeros(399, np.float32), rate=16_000))
+            long = reader.read(Audio(np.zeros(16_000 * 31, np.float32), rate=16_000))
+            assert [part.rows for part in long if isinstance(part, Unit)] == [375, 375]
+        with pytest.raises(EngineError, match="closed"):
+            reader.read(media(KINDS["ultravox"]))
+
+    def test_markers_that_the_vocabulary_lacks(self, tmp_path: Path) -> None:
+        path = write_projector(tmp_path / "mmproj.gguf", Kind("idefics3"))
+        with Model.load(write_model(tmp_path, Kind("idefics3"))) as model:
+            reader = model.backend(OPTIONS, read_projector(path)).projector
+            assert reader is not None
+            with pytest.raises(RequestError, match="not in this model's vocabulary"):
+                reader.read(media(KINDS["llava"]))
+
+    def test_weights_are_freed_when_the_projector_is_gone(self, tmp_path: Path) -> None:
+        path = write_projector(tmp_path / "mmproj.gguf", KINDS["llava"])
+        freed: list[int] = []
+        with Model.load(write_model(tmp_path, KINDS["llava"])) as model:
+            shared, free = model._shared, model._shared._free
+            shared._free = lambda pointer: freed.append(pointer) or free(pointer)
+            model.backend(OPTIONS, read_projector(path))  # collected, not closed
+            kept = model.backend(OPTIONS, read_projector(path))
+            assert kept.projector is not None
+            with kept.projector._shared:  # a read that is still running
+                model.close()
+                assert not freed
+            assert freed

@@ -3,7 +3,7 @@
 import ctypes
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gguf
 import numpy as np
@@ -236,7 +236,7 @@ class Bare:
         positions in all."""
         llama.llama_memory_clear(llama.llama_get_memory(self._context), True)
         kept: list[Any] = []
-        pointer: Any = ctypes.POINTER(mtmd.mtmd_input_part)
+        pointer: Any = cast("Any", ctypes.POINTER)(mtmd.mtmd_input_part)
         inputs = (pointer * len(parts))()
         for number, part in enumerate(parts):
             made = mtmd.mtmd_input_part()
