@@ -96,7 +96,12 @@ _OF_CHAT = (
 )
 
 _OF_RESPONSES = (
-    Field("input", "honoured", str | list[Json], "messages, reasoning, function_call, function_call_output; images as data: URLs"),
+    Field(
+        "input",
+        "honoured",
+        str | list[Json],
+        "messages, reasoning, function_call, function_call_output; images as data: URLs",
+    ),
     _MODEL,
     *_SAMPLING,
     Field("include", "honoured", list[str], "`reasoning.encrypted_content`; everything else is refused", ([],)),

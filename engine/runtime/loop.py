@@ -20,7 +20,8 @@ from engine.runtime.drafter import drafter_for
 from engine.runtime.generation import Generation, TokenTable
 from engine.runtime.loaded_adapters import LoadedAdapters
 from engine.runtime.media import whole
-from engine.runtime.prefix import Blocked, Pins, PrefixCache, common_prefix
+from engine.runtime.pins import Pins
+from engine.runtime.prefix import Blocked, PrefixCache, common_prefix
 from engine.runtime.replies import Replies
 from engine.runtime.request import TurnRequest, check_fits
 from engine.runtime.scheduler import Chunk, Scheduler
