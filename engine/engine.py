@@ -457,7 +457,7 @@ class Engine(Measures):
         if not isinstance(messages, Transcript):
             messages = conversation_of(messages)
             check_last(messages, generates=True, continues=own.get("continue_final_message", False))
-        return stream_run(turn, messages, toolbox, policy, self._service.info.media)
+        return stream_run(turn, messages, toolbox, policy, frozenset(self._service.info.media))
 
     def render(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]

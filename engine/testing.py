@@ -22,6 +22,7 @@ from engine.parsing.reader import Piece
 from engine.runtime.adapters import Scales
 from engine.runtime.backend import ContextInfo, FimTokens, Row, Sampler
 from engine.runtime.logprobs import Logprob, TokenLogprobs
+from engine.runtime.media import Projector, Unit
 from engine.runtime.prefix import common_prefix
 from engine.runtime.state_file import Origin
 from engine.runtime.vectors import VectorInfo
@@ -212,6 +213,7 @@ class ScriptedBackend:
         delay: float = 0.0,
         trimmable: bool = True,
         dimensions: int = 256,
+        projector: Projector | None = None,
     ) -> None:
         self.vocab: ByteVocab = vocab if vocab is not None else ByteVocab()
         self._vectors = ScriptedVectors(self.vocab, dimensions, n_ctx)
@@ -224,7 +226,10 @@ class ScriptedBackend:
             can_share=trimmable,
             checkpoint_bytes=0 if trimmable else 1 << 20,
             vectors=self._vectors.info,
+            media=() if projector is None else tuple(sorted(projector.kinds)),
         )
+        self.projector = projector
+        self.media: list[bytes] = []
         self.before_decode = before_decode
         self.delay = delay
         self.trimmable = trimmable
@@ -290,6 +295,15 @@ class ScriptedBackend:
         if any(digest == each for each, _ in self._in_force):
             raise EngineError(f"the adapter {digest} is in force. Put others in force first.")
         self.adapters.remove(digest)
+
+    def decode_media(self, unit: Unit, sequence: int, position: int) -> None:
+        """Evaluate a unit; its key joins `media`. Its rows take as many positions."""
+        self.media.append(unit.key)
+        if position != len(self._cells[sequence]):
+            raise DecodeError(f"sequence {sequence} does not continue at position {position}. Trim it first.")
+        for _ in range(unit.rows):
+            self._append(sequence, ord("?"))
+        self.evaluated += unit.rows
 
     def _append(self, sequence: int, token: int) -> None:
         cells = self._cells[sequence]

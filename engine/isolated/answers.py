@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from engine import errors
 from engine.errors import EngineError
-from engine.events import Event
+from engine.events import Event, ToolResult
 from engine.isolated.protocol import Failed, Line, Loading, Opened
 from engine.llama.gguf import NamedTemplate
 from engine.llama.model import ModelInfo
@@ -31,7 +31,8 @@ from engine.runtime.state_file import Origin, SavedState
 from engine.runtime.vectors import VectorInfo, Vectors
 from engine.types import Usage
 
-_EVENTS: tuple[type, ...] = get_args(Event)
+# Results of tools are events of the agent loop, which no child runs.
+_EVENTS = tuple(kind for kind in cast("tuple[type[Any], ...]", get_args(Event)) if kind is not ToolResult)
 _RECORDS: Mapping[str, type[Any]] = {
     kind.__name__: kind
     for kind in (

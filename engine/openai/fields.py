@@ -59,7 +59,7 @@ _TEMPLATE = (
 )
 
 _OF_CHAT = (
-    Field("messages", "honoured", list[Json], "the conversation; text only"),
+    Field("messages", "honoured", list[Json], "the conversation; images and sound as data: URLs"),
     _MODEL,
     *_SAMPLING,
     *_PENALTIES,
@@ -96,7 +96,12 @@ _OF_CHAT = (
 )
 
 _OF_RESPONSES = (
-    Field("input", "honoured", str | list[Json], "messages, reasoning, function_call, function_call_output; text only"),
+    Field(
+        "input",
+        "honoured",
+        str | list[Json],
+        "messages, reasoning, function_call, function_call_output; images as data: URLs",
+    ),
     _MODEL,
     *_SAMPLING,
     Field("include", "honoured", list[str], "`reasoning.encrypted_content`; everything else is refused", ([],)),

@@ -13,6 +13,7 @@ from engine.media import MediaKind
 from engine.parsing.reader import Piece
 from engine.runtime.adapters import Scales
 from engine.runtime.logprobs import TokenLogprobs
+from engine.runtime.media import Projector, Unit
 from engine.runtime.state_file import Origin
 from engine.runtime.vectors import VectorContext, VectorInfo
 from engine.types import SamplingParams
@@ -58,7 +59,7 @@ class ContextInfo:
     generates: bool = True
     vectors: VectorInfo | None = None
     positions: str = ""
-    media: frozenset[MediaKind] = frozenset()
+    media: tuple[MediaKind, ...] = ()
 
     @property
     def cells(self) -> int:
@@ -152,6 +153,15 @@ class Backend(Protocol):
 
     def decode(self, rows: Sequence[Row]) -> None:
         """Evaluate the rows. Raises DecodeError; `positions` then returns what each sequence still holds."""
+        ...
+
+    @property
+    def projector(self) -> Projector | None:
+        """What makes rows of pictures and sounds; None without one."""
+        ...
+
+    def decode_media(self, unit: Unit, sequence: int, position: int) -> None:
+        """Evaluate all rows of a unit from this position on; no logits come of them. Raises DecodeError."""
         ...
 
     def abort(self) -> None:

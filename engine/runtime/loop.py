@@ -19,7 +19,9 @@ from engine.runtime.config import LoopOptions
 from engine.runtime.drafter import drafter_for
 from engine.runtime.generation import Generation, TokenTable
 from engine.runtime.loaded_adapters import LoadedAdapters
-from engine.runtime.prefix import Blocked, Pins, PrefixCache, common_prefix
+from engine.runtime.media import whole
+from engine.runtime.pins import Pins
+from engine.runtime.prefix import Blocked, PrefixCache, common_prefix
 from engine.runtime.replies import Replies
 from engine.runtime.request import TurnRequest, check_fits
 from engine.runtime.scheduler import Chunk, Scheduler
@@ -240,7 +242,7 @@ class Loop:
         finally:
             self._decoding = ()
         prefill = 0
-        for state, start, stop, draft in chunks:  # all but the one token after which the next is drawn, with guesses
+        for state, start, stop, draft, _ in chunks:  # all but the one token after which the next is drawn, with guesses
             if stop - start > 1 or stop < len(state.tokens):
                 prefill += stop - start + len(draft)
         if prefill:
@@ -251,17 +253,21 @@ class Loop:
 
     def _evaluate(self, chunks: Sequence[Chunk]) -> None:
         """Evaluate these chunks, which the same adapters compute, in one decode. Raises DecodeError."""
+        first = chunks[0]
+        self._adapters.use(first.scales)
+        if first.unit is not None:
+            self._backend.decode_media(first.unit, first.state.sequence, first.state.position(first.start))
+            return
         rows: list[Row] = []
         for chunk in chunks:
             rows += chunk.rows()
-        self._adapters.use(chunks[0].scales)
         self._backend.decode(rows)
 
     def _advance(self, chunks: Sequence[Chunk]) -> None:
         """Record that these chunks were decoded, then draw a token for each chunk with output."""
         due: list[tuple[SequenceState, int, tuple[int, ...]]] = []
         row, constrained = 0, False
-        for state, start, stop, draft in chunks:
+        for state, start, stop, draft, _ in chunks:
             self._cache.extend(state.sequence, state.tokens[start:stop])
             state.evaluated = stop
             state.strikes = 0
@@ -358,7 +364,7 @@ class Loop:
             state.draft = scored[len(state.tokens) - len(state.request.tokens) : -1] if scored else ()
         if self._drafts is not None and not self._cache.whole_only:
             due, rows = self._scheduler.guessing
-            self._drafts.guess([state for state in due if not state.request.scored], rows)
+            self._drafts.guess([each for each in due if not (each.request.scored or each.request.media)], rows)
 
     def _expire(self) -> None:
         now = self._clock()
@@ -374,6 +380,9 @@ class Loop:
             marks = request.turns if self._cache.whole_only else ()
             if request.adapters.start > 0:  # no chunk is computed partly with adapters
                 marks = tuple(sorted({*marks, request.adapters.start}))
+            if request.media:  # nor are text and media in one
+                ends = (end for each in request.media for end in (each.start, each.stop))
+                marks = tuple(sorted({*ends, *(whole(state.tokens, mark) for mark in marks)}))
             # A less urgent request may take long to evaluate the prefix that both share.
             waits = all(other.request.priority >= request.priority for other in self._scheduler.running)
             lease = self._cache.acquire(
@@ -414,7 +423,8 @@ class Loop:
                 return
             if state.request.scored:
                 return
-            state.sampler = self._backend.sampler(state.request.sampling, state.tokens)
+            text = [token for token in state.tokens if token >= 0] if state.request.media else state.tokens
+            state.sampler = self._backend.sampler(state.request.sampling, text)
         self._backend.attach(state.sequence, state.sampler)
 
     def _load(self, state: SequenceState) -> bool:

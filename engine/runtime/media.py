@@ -1,8 +1,9 @@
 """Pictures and sounds as units of a sequence: rows that are evaluated together, and kept or forgotten together."""
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from engine.media import Media, MediaKind
 
@@ -27,8 +28,21 @@ class Unit:
     source: Any = None
 
 
+_MOST = 1 << 20
+"""Rows that a unit may have."""
 Part: TypeAlias = tuple[int, ...] | Unit
 """Tokens that the projector puts around a unit, or a unit."""
+
+
+class Placed(NamedTuple):
+    """A unit at its place in a prompt: the index of its first row among the tokens."""
+
+    start: int
+    unit: Unit
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.unit.rows
 
 
 class Projector(Protocol):
@@ -46,3 +60,40 @@ class Projector(Protocol):
         """Returns the rows of a unit, shape (rows, width); computed once, then from a cache. Only in the engine's
         thread. Raises DecodeError."""
         ...
+
+
+class RowTokens:
+    """The numbers that stand for rows of media among a sequence's tokens: negative, the same for the same row of the
+    same unit, and for nothing else."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+        self._lock = threading.Lock()
+
+    def of(self, unit: Unit) -> range:
+        """Returns the numbers of a unit's rows, in order."""
+        with self._lock:
+            number = self._numbers.setdefault(unit.key, len(self._numbers))
+        first = -((number * _MOST + unit.rows - unit.positions) * _MOST) - 1
+        return range(first, first - unit.rows, -1)
+
+
+def whole(tokens: Sequence[int], length: int) -> int:
+    """Returns the greatest number of leading tokens, at most `length`, that does not cut a unit in two."""
+    if 0 < length < len(tokens) and tokens[length] < 0:
+        return length - (-tokens[length] - 1) % _MOST
+    return length
+
+
+def position(tokens: Sequence[int], length: int) -> int:
+    """Returns how many positions the first `length` tokens take."""
+    held = tokens[:length]
+    if not held or min(held) >= 0:
+        return length
+    firsts = (-token - 1 for token in held if token < 0 and (-token - 1) % _MOST == 0)
+    return length - sum(first // _MOST % _MOST for first in firsts)
+
+
+def has_media(tokens: Sequence[int]) -> bool:
+    """Whether some of the tokens are rows of media."""
+    return bool(tokens) and min(tokens) < 0

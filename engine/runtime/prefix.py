@@ -7,15 +7,16 @@ stay for requests.
 """
 
 import logging
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from engine.errors import DecodeError, RequestError
+from engine.errors import DecodeError
 from engine.runtime.adapters import BASE, Adapters
 from engine.runtime.backend import Backend
-from engine.runtime.state_file import SavedState
+from engine.runtime.media import has_media, position, whole
 from engine.runtime.state_store import Shelf, Stored
 
 _log = logging.getLogger("engine.runner")
@@ -288,8 +289,13 @@ class PrefixCache:
     def reconcile(self, sequence: int) -> int:
         """Correct the records of a sequence after a failed decode. Returns how many tokens it really holds."""
         slot, true = self._slots[sequence], self._memory.positions(sequence)
-        if true > len(slot.tokens):
-            return self._cut(sequence, len(slot.tokens))
+        tokens = slot.tokens
+        if true > self._positions(tokens, len(tokens)):
+            return self._cut(sequence, len(tokens))
+        if self._info.media:
+            lengths = range(len(tokens) + 1)
+            true = bisect_right(lengths, true, key=lambda length: self._positions(tokens, length)) - 1
+            return self._cut(sequence, true)  # of a unit that is there in part, nothing is kept
         self._release_cells(slot, true)
         return true
 
@@ -323,10 +329,13 @@ class PrefixCache:
         holders = [0] * len(self._holders)
         for index, slot in enumerate(self._slots):
             held = self._memory.positions(index)
-            assert len(slot.tokens) == held, f"sequence {index} holds {held} positions, not {len(slot.tokens)}"
+            known = self._positions(slot.tokens, len(slot.tokens))
+            assert known == held, f"sequence {index} holds {held} positions, not {known}"
             assert len(slot.cells) == len(slot.tokens), f"sequence {index} has {len(slot.cells)} cells"
             if slot.plan is not None:
-                assert list(slot.plan[:held]) == slot.tokens, f"sequence {index} holds other tokens than its user's"
+                assert list(slot.plan[: len(slot.tokens)]) == slot.tokens, (
+                    f"sequence {index} holds other tokens than its user's"
+                )
             for cell in slot.cells:
                 holders[cell] += 1
         assert holders == self._holders, "cells are counted wrongly"
@@ -387,7 +396,7 @@ class PrefixCache:
         slot = self._slots[sequence]
         tokens = slot.tokens
         lost = len(tokens) - left
-        if self._shelf is None or not slot.continued or lost < self._worth:
+        if self._shelf is None or not slot.continued or lost < self._worth or has_media(tokens):
             return
         if lost <= left and not self._claimed(tokens, left):
             return
@@ -464,7 +473,7 @@ class PrefixCache:
         """Copy the whole sequence, then cut the copy: this finds out whether the memory can be cut before anything
         relies on it."""
         held, into = self._slots[source], self._slots[target]
-        self._memory.copy(source, target, len(held.tokens))
+        self._memory.copy(source, target, self._positions(held.tokens, len(held.tokens)))
         into.tokens, into.cells, into.checkpoints = list(held.tokens), list(held.cells), list(held.checkpoints)
         for cell in into.cells:
             self._holders[cell] += 1
@@ -474,10 +483,12 @@ class PrefixCache:
         """Keep the first `length` tokens of a sequence; returns how many were kept. A memory that cannot be cut is
         taken back to the newest checkpoint within them, or forgets everything."""
         slot = self._slots[sequence]
-        if length >= self._memory.positions(sequence):
+        length = whole(slot.tokens, length)
+        place = self._positions(slot.tokens, length)
+        if place >= self._memory.positions(sequence):
             self._release_cells(slot, length)
             return length
-        if self._whole_only or not self._memory.trim(sequence, length):
+        if self._whole_only or not self._memory.trim(sequence, place):
             self._whole_only = True
             length = self._rewound(sequence, length)
         self._release_cells(slot, length)
@@ -487,10 +498,16 @@ class PrefixCache:
         """Take the sequence back to a checkpoint at `length` or before; returns its position."""
         slot = self._slots[sequence]
         point = max((point for point in slot.checkpoints if point.position <= length), default=None)
-        if point is not None and self._memory.rewind(sequence, point.position, point.state):
-            return point.position
+        if point is not None:
+            place = self._positions(slot.tokens, point.position)
+            if self._memory.rewind(sequence, place, point.state):
+                return point.position
         self._memory.trim(sequence, 0)
         return 0
+
+    def _positions(self, tokens: Sequence[int], length: int) -> int:
+        """Returns how many positions the first `length` tokens take."""
+        return position(tokens, length) if self._info.media else length
 
     def _forget(self, sequence: int) -> None:
         slot = self._slots[sequence]
@@ -523,8 +540,8 @@ def _age(point: Checkpoint) -> int:
 
 def _shared(slot: _Slot | Stored, held: Sequence[int], tokens: Sequence[int], adapters: Adapters) -> int:
     """Returns how much of a prompt a sequence or a state can give it: as far as `held`, what it holds or will hold, has
-    the same tokens, computed by the same adapters. Whatever is reused is compared here."""
-    return common_prefix(held, tokens, min(len(tokens) - 1, slot.adapters.alike(adapters)))
+    the same tokens, computed by the same adapters, and no unit of media is cut. Whatever is reused is compared here."""
+    return whole(tokens, common_prefix(held, tokens, min(len(tokens) - 1, slot.adapters.alike(adapters))))
 
 
 def common_prefix(left: Sequence[int], right: Sequence[int], limit: int) -> int:
@@ -541,44 +558,3 @@ def common_prefix(left: Sequence[int], right: Sequence[int], limit: int) -> int:
     while start < stop and left[start] == right[start]:
         start += 1
     return start
-
-
-class Pins:
-    """Pinned prefixes, by the id of the request that evaluated each."""
-
-    def __init__(self, backend: Backend, cache: PrefixCache) -> None:
-        self._backend = backend
-        self._cache = cache
-        self._sequences: dict[int, int] = {}
-
-    def check(self, coming: int) -> None:
-        """Raise RequestError if one more prefix, in addition to `coming` ones under way, would leave no sequence for
-        requests."""
-        taken = len(self._sequences) + coming
-        n_sequences = self._backend.info.n_sequences
-        if taken + 1 >= n_sequences:
-            raise RequestError(
-                f"A pinned prefix takes a sequence. Pinned prefixes take {taken} of {n_sequences} already, and one "
-                "must stay for requests; release a prefix, or load with a larger n_sequences."
-            )
-
-    def keep(self, id_: int, sequence: int) -> None:
-        """Keep what the sequence holds until `release`."""
-        self._cache.pin(sequence)
-        self._sequences[id_] = sequence
-
-    def release(self, id_: int) -> bool:
-        """Allow the prefix to be forgotten when its cells are needed. Returns whether it was pinned."""
-        sequence = self._sequences.pop(id_, None)
-        if sequence is not None:
-            self._cache.unpin(sequence)
-        return sequence is not None
-
-    def state(self, id_: int) -> SavedState:
-        """Returns the prefix's tokens and their evaluated state. Raises RequestError if it was released."""
-        sequence = self._sequences.get(id_)
-        if sequence is None:
-            raise RequestError("This prefix was released; pin it again.")
-        return SavedState(
-            tuple(self._cache.held(sequence)), self._backend.save(sequence), self._cache.adapters(sequence)
-        )

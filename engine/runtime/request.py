@@ -14,6 +14,7 @@ from engine.runtime.adapters import BASE, Adapters, AdaptersLike, DropAdapter, L
 from engine.runtime.config import check_fields
 from engine.runtime.generation import Limits, Parser
 from engine.runtime.logprobs import TokenLogprobs
+from engine.runtime.media import Placed
 from engine.runtime.state_file import SavedState
 from engine.runtime.vectors import Embed, Vectors
 from engine.template.prompt import Prompt
@@ -52,7 +53,7 @@ class TurnRequest:
     - `pin`: nothing is drawn; the prompt is evaluated, and its sequence pinned under the request's id. `state`: what
       `Backend.save` returned for these tokens, to be loaded instead of evaluating them.
     - `scored`: nothing is drawn; the reply has the log-probabilities of these tokens after the prompt.
-    - `adapters`: those that were named, and from where on they apply.
+    - `adapters`: those that were named, and from where on they apply. `media`: pictures and sounds among the tokens.
     """
 
     prompt: Prompt
@@ -81,6 +82,7 @@ class TurnRequest:
     state: bytes = b""
     scored: tuple[int, ...] = ()
     adapters: Adapters = BASE
+    media: tuple[Placed, ...] = ()
 
     def check(self) -> None:
         """Raise RequestError for a value that is not valid."""

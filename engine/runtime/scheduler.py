@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from engine.runtime.adapters import Scales
 from engine.runtime.backend import ContextInfo, Row
+from engine.runtime.media import Unit
 from engine.runtime.sequence import SequenceState
 
 _TILE = 64
@@ -42,12 +43,14 @@ class PrefillBudget:
 
 
 class Chunk(NamedTuple):
-    """Tokens `start` to `stop` (exclusive) of a request, to be evaluated together, followed by a draft."""
+    """Tokens `start` to `stop` (exclusive) of a request, to be evaluated together, followed by a draft; or all rows of
+    a `unit` of media."""
 
     state: SequenceState
     start: int
     stop: int
     draft: tuple[int, ...] = ()
+    unit: Unit | None = None
 
     @property
     def size(self) -> int:
@@ -65,13 +68,15 @@ class Chunk(NamedTuple):
         return self.state.request.adapters.at(self.start)
 
     def rows(self) -> list[Row]:
-        state, start, stop, draft = self
+        state, start, stop, draft, _ = self
         tokens, sequence = state.tokens, state.sequence
-        rows = list(map(Row, tokens[start:stop], range(start, stop), repeat(sequence), repeat(False)))
+        first = state.position(start) if state.request.media else start
+        last = first + stop - start
+        rows = list(map(Row, tokens[start:stop], range(first, last), repeat(sequence), repeat(False)))
         if stop == len(tokens):
-            rows[-1] = Row(tokens[-1], stop - 1, sequence, True)
+            rows[-1] = Row(tokens[-1], last - 1, sequence, True)
         if draft:
-            rows += [Row(token, position, sequence, True) for position, token in enumerate(draft, stop)]
+            rows += [Row(token, position, sequence, True) for position, token in enumerate(draft, last)]
         return rows
 
 
@@ -192,28 +197,32 @@ class Scheduler:
         return min(room, self._n_batch // 2 - decoding) if beside_prompts else room
 
     def _prefill(self, prompts: Sequence[SequenceState], room: int) -> list[Chunk]:
-        """Returns the budget's rows of prefill, at most `room`, for the first prompts. No chunk crosses a mark."""
+        """Returns the budget's rows of prefill, at most `room`, for the first prompts. No chunk crosses a mark; a unit
+        of media is evaluated in full, however many rows it has."""
         chunks: list[Chunk] = []
         room = min(room, self.budget.rows)
         for state in prompts:
             if room <= 0:
                 break
-            stop = min(state.evaluated + room, state.next_mark)
-            chunks.append(Chunk(state, state.evaluated, stop))
+            unit = state.unit if state.request.media else None
+            stop = min(state.evaluated + (room if unit is None else unit.rows), state.next_mark)
+            chunks.append(Chunk(state, state.evaluated, stop, unit=unit))
             room -= stop - state.evaluated
         return chunks
 
 
 def _by_adapters(batches: Sequence[Sequence[Chunk]], in_force: Scales) -> list[list[Chunk]]:
     """Split the batches by the adapters of their chunks, all batches of one set after one another; each in ascending
-    order of sequences."""
+    order of sequences. A unit of media is a batch of its own."""
     groups: dict[Scales, list[list[Chunk]]] = {in_force: []}
     for batch in batches:
         parts: dict[Scales, list[Chunk]] = {}
         for chunk in batch:
             parts.setdefault(chunk.scales, []).append(chunk)
         for scales, chunks in parts.items():
-            groups.setdefault(scales, []).append(sorted(chunks, key=_SEQUENCE))
+            texts = sorted((chunk for chunk in chunks if chunk.unit is None), key=_SEQUENCE)
+            alone = [[chunk] for chunk in chunks if chunk.unit is not None]
+            groups.setdefault(scales, []).extend([texts, *alone] if texts else alone)
     return [chunks for group in groups.values() for chunks in group]
 
 

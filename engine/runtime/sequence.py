@@ -9,6 +9,7 @@ from engine.runtime.backend import Sampler
 from engine.runtime.draft_rule import DraftRecord
 from engine.runtime.generation import Generation
 from engine.runtime.logprobs import TokenLogprobs
+from engine.runtime.media import Unit
 from engine.runtime.ngram import Ngrams
 from engine.runtime.request import TurnRequest
 from engine.types import Usage
@@ -49,6 +50,16 @@ class SequenceState:
     def pending(self) -> int:
         """Tokens left to evaluate."""
         return len(self.tokens) - self.evaluated
+
+    @property
+    def unit(self) -> Unit | None:
+        """The picture or sound whose first row is evaluated next."""
+        return next((unit for start, unit in self.request.media if start == self.evaluated), None)
+
+    def position(self, index: int) -> int:
+        """Returns the position of the token at an index."""
+        before = (placed.unit for placed in self.request.media if placed.stop <= index)
+        return index - sum(unit.rows - unit.positions for unit in before)
 
     @property
     def next_mark(self) -> int:

@@ -8,18 +8,21 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
+from itertools import groupby
 from pathlib import Path
 from typing import Self
 
 from engine.constraint.trial import Controls
 from engine.errors import EngineError, QueueFullError, RequestError, shown
 from engine.events import Finished
+from engine.media import Media
 from engine.parsing.reader import Piece
 from engine.runtime.adapters import AdapterInfo, AdapterNames, AdaptersLike, DropAdapter, LoadAdapter
 from engine.runtime.backend import Backend, ContextInfo, Vocab
 from engine.runtime.config import LoopOptions
 from engine.runtime.control_tokens import ControlTokens
 from engine.runtime.generation import Limits
+from engine.runtime.media import Part, Placed, RowTokens, Unit, has_media, whole
 from engine.runtime.metrics import Metrics, Tally
 from engine.runtime.pending import PendingVectors
 from engine.runtime.process import Home
@@ -30,7 +33,7 @@ from engine.runtime.state_file import SavedState, read_state, write_state
 from engine.runtime.stream import OutputQueue, Stream
 from engine.runtime.token_memory import TurnMemory
 from engine.runtime.vectors import Embed
-from engine.template.prompt import Prompt
+from engine.template.prompt import MediaPiece, Prompt
 from engine.types import Progress, SamplingParams
 
 
@@ -52,6 +55,7 @@ def _single_tokens(vocab: Vocab, texts: tuple[str, ...] | frozenset[str]) -> tup
 
 
 _log = logging.getLogger("engine.service")
+_REMEMBERED_MEDIA = 16
 NOT_CHAT = (
     "This is an embedding model or a reranker: it makes vectors or ranks (`embed`, `rerank`) and cannot continue a "
     "text; load a chat model for that."
@@ -80,6 +84,10 @@ class Service:
         self._encoded = lru_cache(maxsize=16)(partial(_encoded, backend.vocab))
         self._single = lru_cache(maxsize=16)(partial(_single_tokens, backend.vocab))
         self._turns = TurnMemory(backend.vocab)
+        self._rows = RowTokens()
+        self._projector = None if isinstance(backend, RemoteContext) else backend.projector
+        if self._projector is not None:
+            self._projected = lru_cache(maxsize=_REMEMBERED_MEDIA)(self._projector.read)
         self._adapters = AdapterNames()
         self._post = _Deliveries(self._turns, backend.info, options.max_waiting)
         run = backend.runner if isinstance(backend, RemoteContext) else partial(Runner, backend, draft=draft)
@@ -143,11 +151,42 @@ class Service:
     def tokens(self, prompt: Prompt) -> tuple[int, ...]:
         """Returns the tokens that `submit` sends for a prompt; for turns generated here, the very tokens that were
         generated. Raises ForgedPromptError if callers' text became a control token, RequestError for media."""
+        return self._read(prompt)[0]
+
+    def _read(self, prompt: Prompt) -> tuple[tuple[int, ...], tuple[Placed, ...]]:
+        """Returns the tokens of a prompt, and the pictures and sounds among them."""
         self.check()
-        pieces = _without_media(prompt)
-        tokens = self._turns.splice(prompt.key, self._vocab.encode(pieces, add_bos=True))
-        self._control.check(pieces, tokens)
-        return tokens
+        if not prompt.media:
+            own = self._vocab.encode(prompt.texts, add_bos=True)
+            tokens = self._turns.splice(prompt.text, own)
+            self._control.check(prompt.texts, tokens)
+            return tokens, ()
+        mixed: list[int] = []
+        placed: list[Placed] = []
+        for text, group in groupby(prompt.pieces, lambda piece: isinstance(piece, Piece)):
+            if text:
+                pieces = [piece for piece in group if isinstance(piece, Piece)]
+                part = self._vocab.encode(pieces, add_bos=not mixed)
+                self._control.check(pieces, part)
+                mixed += part
+                continue
+            mixed = mixed or self._vocab.encode((), add_bos=True)
+            for piece in group:
+                assert isinstance(piece, MediaPiece), "a prompt has texts and media"
+                for unit in self._units(piece.media):
+                    if isinstance(unit, Unit):
+                        placed.append(Placed(len(mixed), unit))
+                    mixed += self._rows.of(unit) if isinstance(unit, Unit) else unit
+        return tuple(mixed), tuple(placed)
+
+    def _units(self, media: Media) -> Sequence[Part]:
+        """Returns a picture or a sound as the model reads it; the last ones are remembered."""
+        if self._projector is None:
+            raise RequestError(
+                "The conversation has images or sounds, and this engine was loaded without a projector; "
+                "Engine.load(model, projector=...)."
+            )
+        return self._projected(media)
 
     def submit(self, turn: TurnRequest) -> Stream:
         """Generate a turn; returns its stream at once.
@@ -159,15 +198,17 @@ class Service:
         turn.check()
         self._check_generates()
         _check_tokens(turn.sampling, self._vocab.size)
-        tokens = turn.tokens or self.tokens(turn.prompt)
+        tokens, media = (turn.tokens, ()) if turn.tokens else self._read(turn.prompt)
         if not tokens:
             raise RequestError("The prompt is empty; give the model at least one token to continue.")
+        if tokens[-1] < 0:
+            raise RequestError("The prompt ends with a picture or a sound; let text follow it.")
         check_fits(len(tokens), self._info.n_ctx)
         if turn.constraint is not None:
             turn.constraint.check(self._controls)
         limits = self._limits(turn, self._info.n_ctx - len(tokens))
         starts, adapters = self._turn_starts(tokens, turn.prompt), self._adapters.chosen(turn.named, tokens)
-        request = turn.crossing(next(self._ids), tokens, limits, starts, adapters)
+        request = replace(turn.crossing(next(self._ids), tokens, limits, starts, adapters), media=media)
         stream = self._start(request, OutputQueue(turn, tokens))
         if turn.claims:
             runner = self._runner
@@ -181,11 +222,11 @@ class Service:
     def _turn_starts(self, tokens: Sequence[int], prompt: Prompt) -> tuple[int, ...]:
         """Returns where the last message and the turn to be generated begin in the prompt: later prompts may diverge
         there. Messages begin with the same control token as this turn."""
-        start = len(tokens) - max(1, len(self._encoded(prompt.prefix)))
+        start = whole(tokens, len(tokens) - max(1, len(self._encoded(prompt.prefix))))
         if start <= 0:
             return ()
         opens = tokens[start]
-        if not self._vocab.is_special(opens):
+        if opens < 0 or not self._vocab.is_special(opens):
             return (start,)
         before = next((place for place in range(start - 1, 0, -1) if tokens[place] == opens), 0)
         return (before, start) if before else (start,)
@@ -209,6 +250,8 @@ class Service:
         self._check_generates()
         if not tokens:
             raise RequestError("The prefix is empty; give it at least one token.")
+        if has_media(tokens):
+            raise RequestError("A prefix with pictures or sounds cannot be pinned; leave them out of it.")
         check_fits(len(tokens), self._info.n_ctx)
         id_ = next(self._ids)
         turn = TurnRequest(Prompt("", ()), raw_parser, progress=progress, pin=True, state=saved.state)
@@ -249,6 +292,8 @@ class Service:
         self._check_generates()
         if not tokens or not scored:
             raise RequestError("A score needs a token to score, and one before it: pass a prompt and a text.")
+        if has_media(tokens):
+            raise RequestError("After pictures and sounds nothing can be scored; leave them out of the prompt.")
         known_tokens(self._vocab, (*tokens, *scored))
         check_fits(len(tokens) + len(scored) - 1, self._info.n_ctx)
         turn = TurnRequest(Prompt("", ()), raw_parser, SamplingParams(logprobs=top), scored=scored, offline=True)
@@ -406,16 +451,6 @@ class PinnedPrefix:
         self.release()
 
 
-def _without_media(prompt: Prompt) -> tuple[Piece, ...]:
-    """Returns the pieces of a prompt. Raises RequestError if it has media, which only a projector makes rows of."""
-    if prompt.media:
-        raise RequestError(
-            f"The conversation has {len(prompt.media)} images or sounds, and this engine was loaded without a "
-            "projector; Engine.load(model, projector=...)."
-        )
-    return prompt.texts
-
-
 def _path(path: object) -> Path:
     if not isinstance(path, str | Path):
         raise RequestError(f"The path of a state file must be a str or Path; this is a {type(path).__name__}.")
@@ -494,7 +529,8 @@ class _Deliveries:
         finished = reply.events[-1]
         assert isinstance(finished, Finished), "the last event of a turn is Finished"
         self._tally.add(finished.reason, finished.usage)
-        self._turns.remember(turn.prompt.key, queue.tokens, reply.output)
+        if not has_media(queue.tokens):
+            self._turns.remember(turn.prompt.text, queue.tokens, reply.output)
         if finished.reason == "length" and finished.usage and finished.usage.total_tokens >= self._n_ctx:
             _log.warning(
                 "An answer ended after %d tokens because its conversation reached n_ctx=%d; load with a larger n_ctx=.",

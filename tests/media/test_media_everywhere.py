@@ -42,7 +42,7 @@ from engine.agent.run import stream_run
 from engine.batch.bodies import read_body
 from engine.cli import commands, main
 from engine.cli.screen import json_line
-from engine.media import EncodedMedia
+from engine.media import EncodedMedia, MediaKind
 from engine.notebook.live import Page
 from engine.openai import OpenAI
 from engine.tools import ToolOutcome, run, run_async
@@ -50,7 +50,7 @@ from engine.tools import ToolOutcome, run, run_async
 CAT = Image(np.arange(24, dtype=np.uint8).reshape(2, 4, 3))
 SONG = Audio(np.linspace(-1, 1, 100, dtype=np.float32), 8000)
 SEEN = Message.model_validate({"role": "user", "content": ["What", CAT, "and", SONG]})
-TAKES = frozenset({"image", "audio"})
+TAKES: frozenset[MediaKind] = frozenset({"image", "audio"})
 NO_PROJECTOR = "loaded without a projector"
 
 
@@ -246,8 +246,9 @@ def test_the_openai_client() -> None:
                 "'input_file'; a local model reads text, input_image, input_audio",
             ),
         ):
+            asked: Any = [{"role": "user", "content": [part]}]
             with pytest.raises(openai.BadRequestError, match=said) as refused:
-                client.responses.create(model="m", input=[{"role": "user", "content": [part]}])
+                client.responses.create(model="m", input=asked)
             assert refused.value.param in ("input", "input[0].content[0]")
 
 

@@ -1,6 +1,7 @@
 """Every block of README.md and of the pages in docs/ runs, and prints what the page says it prints.
 
-A page runs in an empty folder that holds the built-in model as `model.gguf`. A block with a title, as in
+A page runs in an empty folder that holds the built-in model as `model.gguf`, and a projector for it, of random
+numbers, as `mmproj.gguf`. A block with a title, as in
 ```` ```toml title="parrot.toml" ````, is a file of that name there. `console` blocks are commands after `$ ` with their
 output; `python` blocks run in order in one namespace, and a `text` block right after one is what it printed. `sh`
 blocks show commands whose output is nobody's promise: they are not run, but each `llama-engine` in them must be
@@ -24,6 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from projector_files import KINDS, write_projector
 
 from engine import _data
 from engine.cli.arguments import parser
@@ -62,6 +66,7 @@ def workplace() -> Generator[Path]:
     """The folder that a page runs in, as the current directory."""
     with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
         Path("model.gguf").symlink_to(_data.builtin_model())
+        _ = write_projector(Path(name, "mmproj.gguf"), KINDS["llava"])
         yield Path(name)
 
 

@@ -1,0 +1,117 @@
+"""Turns about pictures and sounds on one engine: what each says alone, whatever runs beside it."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from projector_files import KINDS, Kind, media, write_model, write_projector
+
+from engine import Completion, Engine, RequestError, StateStore
+from engine.media import Media
+
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TURN: dict[str, Any] = {"temperature": 0, "max_tokens": 8, "logprobs": 2, "ignore_eos": True}
+CLOSE = 0.1
+"""Where the two likeliest tokens are as near as this, another order of the same sums may draw the other one."""
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return KINDS[request.param]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory, kind: Kind) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("turns")
+    return write_model(folder / "model.gguf", kind), write_projector(folder / "mmproj.gguf", kind)
+
+
+def opened(files: tuple[Path, Path], **options: Any) -> Engine:
+    given: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "n_sequences": 4, "preflight": False, **options}
+    return Engine.load(files[0], projector=files[1], chat_template=TEMPLATE, family="content-only", **given)
+
+
+@pytest.fixture(scope="module")
+def llm(files: tuple[Path, Path]) -> Iterator[Engine]:
+    with opened(files) as llm:
+        yield llm
+
+
+def shown(media: Media, text: str = "What is this?") -> dict[str, Any]:
+    return {"role": "user", "content": ["See:", media, text]}
+
+
+def new(completion: Completion) -> int:
+    assert completion.usage is not None
+    return completion.usage.prompt_tokens - completion.usage.cached_tokens
+
+
+def same(one: Completion, other: Completion) -> bool:
+    """Whether two answers are the same up to where the two likeliest tokens are near each other."""
+    for left, right in zip(one.logprobs or (), other.logprobs or (), strict=True):
+        if left.token != right.token:
+            return abs(left.top[0].logprob - left.top[1].logprob) < CLOSE
+    return True
+
+
+def test_a_second_conversation_evaluates_none_of_its_rows(llm: Engine, kind: Kind) -> None:
+    first = llm.chat([shown(media(kind, 3))], **TURN)
+    rows = new(first)
+    again = llm.chat([shown(media(kind, 3), "Something else?")], **TURN)
+    assert new(again) < 60 < rows or new(again) < rows / 2
+    other = llm.chat([shown(media(kind, 4), "Something else?")], **TURN)
+    assert new(other) >= rows - 30, "another one never hits"
+
+
+def test_turns_at_once_say_what_each_says_alone(files: tuple[Path, Path], llm: Engine, kind: Kind) -> None:
+    rng = random.Random(5)
+    several = [media(kind, seed) for seed in range(5)]
+    with opened(files, n_sequences=1, states=StateStore(0)) as alone:
+        known: dict[str, Completion] = {}
+        wrong = 0
+        for _ in range(10):
+            talks: list[tuple[list[dict[str, Any]], Any]] = []
+            for _ in range(5):
+                picks = rng.sample(range(5), rng.randint(1, 2))
+                talk = [shown(several[pick], f"{pick % 2}?") for pick in picks]
+                talks.append((talk, llm.stream(talk, **TURN)))
+            talks[rng.randrange(5)][1].cancel()
+            for talk, stream in talks:
+                answer = stream.result()
+                if answer.finish_reason == "cancelled":
+                    continue
+                key = repr([(each["content"][1].digest, each["content"][2]) for each in talk])
+                if key not in known:
+                    known[key] = alone.chat(talk, **TURN)
+                wrong += not same(answer, known[key])
+    assert wrong == 0
+    llm._service._runner._loop.cache.check()  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]
+
+
+def test_a_conversation_goes_on_behind_a_picture(files: tuple[Path, Path], llm: Engine, kind: Kind) -> None:
+    talk = llm.conversation()
+    talk.chat([shown(media(kind, 6))], **TURN)
+    answer = talk.fork().chat("And now?", **TURN)
+    assert new(answer) < 60
+    with opened(files, n_sequences=1) as alone:
+        assert same(answer, alone.chat([*talk.messages, {"role": "user", "content": "And now?"}], **TURN))
+
+
+def test_a_shared_pool_serves_them_too(files: tuple[Path, Path], kind: Kind, llm: Engine) -> None:
+    with opened(files, kv_unified=True, kv_tokens=1024, n_sequences=4, flash_attn="off") as pool:
+        asked = [[shown(media(kind, seed % 3), f"{seed}?")] for seed in range(9)]
+        for talk, answer in zip(asked, pool.generate(asked, **TURN), strict=True):
+            assert same(answer, llm.chat(talk, **TURN))
+
+
+def test_a_child_process_and_sound_for_eyes_are_refused(files: tuple[Path, Path], llm: Engine, kind: Kind) -> None:
+    with pytest.raises(RequestError, match="projector"):
+        opened(files, isolated=True)
+    wrong = KINDS["ultravox" if kind.projector != "ultravox" else "llava"]
+    with pytest.raises(RequestError, match="takes"):
+        llm.chat([shown(media(wrong))], **TURN)
