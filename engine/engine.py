@@ -112,8 +112,9 @@ class Engine(Measures):
         `response_template`, which states that format (a dictionary, or the path of a JSON file or tokenizer_config.json
         that holds one). seed: the seed of every turn that gives none. adapters: LoRA adapters by name, which turns then
         name. draft: who guesses the next tokens, which are verified in one decode, so the answer is the same except for
-        rounding: "ngram" copies them from the conversation so far; a smaller model of the same vocabulary (a path, a
-        Hub name, or an open Engine, whose weights are shared) writes them. preflight: try these options in a child
+        rounding: "ngram" copies them from the conversation so far; "mtp" lets the model's own head for the next tokens
+        write them; "auto" does that if the file has one, else it means "ngram"; a smaller model of the same vocabulary
+        (a path, a Hub name, or an open Engine, whose weights are shared) writes them. preflight: try these options in a child
         process first, and adapters, and the file where its header does not show that it is safe, so that a native fault
         does not end this process; results are remembered. trust_template: render the model's own chat template in this
         process instead of a child with limits. isolated: run the model in a child: a later native fault ends only that

@@ -29,29 +29,32 @@ def try_file(
     context: ContextOptions,
     adapter: Path | None = None,
     *,
+    head: bool = False,
     child: str | None = None,
     directory: Path | None = None,
 ) -> None:
     """Let a child load a file, tokenise and decode, unless it is verified; to be called before loading it here. With an
-    `adapter` of the model, the child decodes with it.
+    `adapter` of the model, the child decodes with it; with `head`, also with the model's own head.
 
     Success, or the child's death by it, is remembered by the paths, sizes and times of the file's parts. The child does
     not see problems that occur only after 256 tokens. Raises ModelLoadError if the child died or did not answer; warns
     (`EngineWarning`) if no child can be started.
     """
-    if file.is_verified and adapter is None:
+    if file.is_verified and adapter is None and not head:
         return
     tried, parts = (file.path, file.parts) if adapter is None else (adapter, (*file.parts, adapter))
     reduced, small = preflight.reduced(model, context)
     model = replace(reduced, check_memory=model.check_memory)
     threads = None if file.weights > _SMALL else 1
     small = replace(small, n_threads=threads, n_threads_batch=None, check_memory=context.check_memory)
-    stats = [(str(part.resolve()), part.stat().st_size, part.stat().st_mtime_ns) for part in parts]
+    stats: list[object] = [(str(part.resolve()), part.stat().st_size, part.stat().st_mtime_ns) for part in parts]
+    if head:
+        stats.append("head")
     path = (directory or preflight.cache_directory() / "preflight") / f"file-{preflight.key(model, small, stats)}.json"
     verdict = preflight.read(path)
     if verdict is None:
         try:
-            verdict = _tried(file, model, small, adapter, child)
+            verdict = _tried(file, model, small, adapter, child, head=head)
         except ChildNotStartedError as error:
             message = f"{tried} could not be tried in a child process first: {error} If it is damaged, llama.cpp"
             warnings.warn(f"{message} may end this process.", EngineWarning, stacklevel=2)
@@ -68,7 +71,7 @@ def try_file(
 
 
 def _tried(
-    file: GgufFile, model: ModelOptions, context: ContextOptions, adapter: Path | None, child: str | None
+    file: GgufFile, model: ModelOptions, context: ContextOptions, adapter: Path | None, child: str | None, *, head: bool
 ) -> Verdict:
     cells = cells_of(context, context.n_ctx or 0, context.n_sequences or 1)
     room = 2 * file.weights + 2 * estimate(file, context, cells).total + _ROOM
@@ -78,6 +81,7 @@ def _tried(
         "load": asdict(model),
         "context": asdict(context),
         "adapter": None if adapter is None else str(adapter),
+        "head": head,
         "room": 0 if model.n_gpu_layers else room,
     }
     try:

@@ -94,7 +94,8 @@ class LlamaBackend:
 
     `options` are complete, with nothing left to choose, and `cells` follow from them; `info` tells the loop their
     limits. `window`: the number of tokens that the model's sliding-window layers see, 0 for none. `vectors`: this is
-    the only context of an embedding model, and makes vectors of this kind; it does not generate.
+    the only context of an embedding model, and makes vectors of this kind; it does not generate. `context_type`: enum
+    llama_context_type.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class LlamaBackend:
         window: int = 0,
         vectors: VectorInfo | None = None,
         causal: bool = True,
+        context_type: int = 0,
     ) -> None:
         self._lib = lib = library()
         self._model = model
@@ -120,6 +122,7 @@ class LlamaBackend:
         forget_errors()
         params = context_params(lib, options, cells, self._abort)
         params = params if vectors is None else pool(params, vectors)
+        params.ctx_type = context_type
         context = made_in_thread(lambda: lib.llama_init_from_model(model.handle, params), lib.llama_free)
         if not context:
             raise init_error(info.n_ctx)
@@ -160,6 +163,15 @@ class LlamaBackend:
     @property
     def info(self) -> ContextInfo:
         return self._info
+
+    @property
+    def cells(self) -> Cells:
+        return self._cells
+
+    @property
+    def handle(self) -> int:
+        """The llama_context pointer. Raises EngineError once closed."""
+        return self._handle()
 
     def _handle(self) -> int:
         if self._context is None:

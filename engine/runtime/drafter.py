@@ -1,15 +1,15 @@
 """Guesses at the next tokens of all running sequences, verified in one decode (speculative decoding): copied from what
-a sequence holds, or written by a smaller model.
+a sequence holds, or written by a smaller model or by the model's own head.
 
 The output is drawn from the model's own logits, so guesses change its speed only.
 """
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from engine.errors import DecodeError
-from engine.runtime.backend import Backend, Row
+from engine.runtime.backend import Backend, ContextInfo, Row, Vocab
 from engine.runtime.draft_rule import DraftRule, MeanCost
 from engine.runtime.ngram import Ngrams
 from engine.runtime.prefix import common_prefix
@@ -22,6 +22,9 @@ _LEAST_PROBABILITY = 0.6
 and 0.7 the time per token was about the same; without it, a tenth more."""
 _FAILURES = 3
 """Failed decodes in a row after which a draft model is not used any more."""
+_MODEL_REST = 1024
+_UNREAD = 32
+"""Rows of a sequence that wait for the next guess; with more, a head reads them at once."""
 
 
 class Due(NamedTuple):
@@ -46,19 +49,24 @@ class Drafter(Protocol):
         """Returns the guesses for each of the sequences, in their order; none where nothing comes to mind."""
         ...
 
+    def advanced(self, chunks: Sequence[Chunk]) -> None:
+        """Take from the model's last decode, of these chunks, what later guesses need. What each sequence still holds
+        of its chunk was right."""
 
-class NgramDrafter:
+
+class NgramDrafter(Drafter):
     """Copies what followed the sequence's last tokens where they stood before.
 
     Guesses are evaluated together with the token before them: with it, 3, 7 or 15 guesses fill the blocks of four rows
     that the kernels for repacked weights take at once (ggml-cpu/repack.cpp). Eight rows can take less time than seven.
     """
 
+    sizes: Sequence[int] = ()
     longest_rest = 64
     cost = 0.0
 
     def __init__(self, longest: int) -> None:
-        self.sizes: Sequence[int] = [size for size in (1, 3, 7, 15, 31) if size <= longest]
+        self.sizes = [size for size in (1, 3, 7, 15, 31) if size <= longest]
 
     def propose(self, due: Sequence[Due]) -> Sequence[Sequence[int]]:
         drafts: list[Sequence[int]] = []
@@ -80,7 +88,7 @@ class _Reader(NamedTuple):
     stop: int
 
 
-class ModelDrafter:
+class ModelDrafter(Drafter):
     """Lets a smaller model of the same vocabulary continue all sequences together, one decode for each guess.
 
     Each sequence has the same number in the draft model's context as in the model's own. What the context holds is
@@ -89,13 +97,14 @@ class ModelDrafter:
     until all of it is read. `vocab_size`: the model's own number of tokens.
     """
 
-    longest_rest = 1024
+    sizes: Sequence[int] = ()
+    longest_rest = _MODEL_REST
 
     def __init__(
         self, backend: Backend, longest: int, vocab_size: int, prefill_seconds: float, clock: Callable[[], float]
     ) -> None:
         info = backend.info
-        self.sizes: Sequence[int] = range(1, longest + 1)
+        self.sizes = range(1, longest + 1)
         self._backend = backend
         self._n_tokens = min(vocab_size, backend.vocab.size)
         self._clock = clock
@@ -203,6 +212,206 @@ class ModelDrafter:
             self._users[sequence] = None, 0
 
 
+@runtime_checkable
+class Head(Protocol):
+    """The context of a model's own head for the next tokens (MTP, NextN), beside the model's. A row of it is a token
+    and the model's hidden state after the token before: float32 numbers, or None where that is not known."""
+
+    @property
+    def info(self) -> ContextInfo: ...
+    @property
+    def vocab(self) -> Vocab: ...
+    def hidden(self, start: int, stop: int) -> Sequence[Any]:
+        """Returns the model's hidden states after these rows of its last decode."""
+        ...
+
+    def own_hidden(self, row: int) -> Any:
+        """Returns the head's own state after row `row` of its last decode, which had `output`: what follows a guess."""
+        ...
+
+    def read(self, rows: Sequence[Row], hidden: Sequence[Any]) -> None:
+        """Evaluate the rows, each with a hidden state. Raises DecodeError."""
+        ...
+
+    def likeliest(self, row: int) -> tuple[int, float]: ...
+    def trim(self, sequence: int, position: int) -> bool: ...
+    def copy(self, source: int, target: int, positions: int) -> None: ...
+
+
+class _Track:
+    """What is known of one sequence: its tokens from position `base` on, of which the head holds the first `read`;
+    `hidden`: the model's states after the token before those that are not read, and after each of them."""
+
+    __slots__ = ("base", "hidden", "read", "tokens", "user")
+
+    def __init__(self, user: SequenceState | None = None, base: int = 0) -> None:
+        self.user = user
+        self.base = base
+        self.tokens: list[int] = []
+        self.read = 0
+        self.hidden: list[Any] = [None]
+
+    @property
+    def stop(self) -> int:
+        return self.base + len(self.tokens)
+
+    def holds(self, tokens: Sequence[int], position: int) -> bool:
+        """Whether the head holds the first `position` of these tokens, as far as it holds them at all."""
+        wanted = position - self.base
+        return 0 <= wanted <= self.read and common_prefix(self.tokens, tokens[self.base :], wanted) == wanted
+
+    def unread(self, sequence: int) -> list[Row]:
+        start = self.base + self.read
+        return [Row(token, start + at, sequence, False) for at, token in enumerate(self.tokens[self.read :])]
+
+
+class HeadDrafter(Drafter):
+    """Lets the model's own head continue all sequences together, one decode for each guess, from the model's hidden
+    states.
+
+    The states are there only after a decode of the model, so the head reads along: prompts at once, the few rows of an
+    answer with its next guess. A beginning that the model copies from another sequence is copied here too. Where it
+    was restored from a saved state, the head begins behind it; the hidden state before the first row is then not known,
+    nor is it after a part was cut off.
+    """
+
+    sizes: Sequence[int] = ()
+    longest_rest = _MODEL_REST
+
+    def __init__(self, head: Head, longest: int, clock: Callable[[], float]) -> None:
+        self.sizes = range(1, longest + 1)
+        self._head = head
+        self._clock = clock
+        self._tracks = [_Track() for _ in range(head.info.n_sequences)]
+        self._cost = MeanCost()
+        self._failures = 0
+
+    @property
+    def cost(self) -> float:
+        return self._cost.seconds
+
+    def advanced(self, chunks: Sequence[Chunk]) -> None:
+        if self._failures < _FAILURES:
+            self._try(lambda: self._follow(chunks))
+
+    def _follow(self, chunks: Sequence[Chunk]) -> None:
+        row = 0
+        for chunk in chunks:
+            state, right = chunk.state, chunk.state.evaluated - chunk.start
+            track = self._at(state, chunk.start)
+            track.tokens += state.tokens[chunk.start : state.evaluated]
+            track.hidden += self._head.hidden(row, row + right)
+            row += chunk.size
+        sequences = sorted(chunk.state.sequence for chunk in chunks)
+        self._read([each for each in sequences if len(self._tracks[each].hidden) > _UNREAD])
+
+    def propose(self, due: Sequence[Due]) -> Sequence[Sequence[int]]:
+        drafts: list[list[int]] = [[] for _ in due]
+        followed = [
+            (state, size, draft)
+            for (state, size), draft in zip(due, drafts, strict=True)
+            if (track := self._tracks[state.sequence]).user is state and track.stop == state.evaluated
+        ]
+        followed.sort(key=lambda each: each[0].sequence)
+        if self._failures >= _FAILURES or not followed:
+            return drafts
+        if not self._try(lambda: self._guess(followed)):
+            return [[] for _ in due]
+        self._failures = 0
+        return drafts
+
+    def _guess(self, followed: Sequence[tuple[SequenceState, int, list[int]]]) -> None:
+        """Read what is left and the newest token of each sequence, then guess on, one token of each at a time, until
+        every draft is complete. What was guessed is forgotten: it is read again with the model's own states."""
+        sequences = [state.sequence for state, _, _ in followed]
+        if sum(len(self._tracks[each].hidden) for each in sequences) > self._head.info.n_batch:
+            self._read(sequences)
+        rows, hidden, asked = list[Row](), list[Any](), list[int]()
+        for state, _, _ in followed:
+            track = self._tracks[state.sequence]
+            rows += [*track.unread(state.sequence), Row(state.tokens[-1], track.stop, state.sequence, True)]
+            hidden += track.hidden
+            asked.append(len(rows) - 1)
+        while rows:
+            began = self._clock()
+            self._head.read(rows, hidden)
+            rows, hidden, going = [], [], list[tuple[SequenceState, int, list[int]]]()
+            for row, (state, size, draft) in zip(asked, followed, strict=True):
+                token, probability = self._head.likeliest(row)
+                if probability < _LEAST_PROBABILITY or self._head.vocab.is_end(token):
+                    continue
+                draft.append(token)
+                if len(draft) < size:
+                    going.append((state, size, draft))
+                    rows.append(Row(token, state.evaluated + len(draft), state.sequence, True))
+                    hidden.append(self._head.own_hidden(row))
+            self._cost.add(self._clock() - began)
+            followed, asked = going, list(range(len(going)))
+        self._have_read(sequences)
+
+    def _read(self, sequences: Sequence[int]) -> None:
+        """Let the head read what it has not read of these sequences."""
+        rows, hidden = list[Row](), list[Any]()
+        for sequence in sequences:
+            rows += self._tracks[sequence].unread(sequence)
+            hidden += self._tracks[sequence].hidden[:-1]
+        most = self._head.info.n_batch
+        for start in range(0, len(rows), most):
+            self._head.read(rows[start : start + most], hidden[start : start + most])
+        self._have_read(sequences)
+
+    def _have_read(self, sequences: Sequence[int]) -> None:
+        for sequence in sequences:
+            track = self._tracks[sequence]
+            track.read, track.hidden = len(track.tokens), track.hidden[-1:]
+            if not self._head.trim(sequence, track.stop):
+                self._begin(sequence, track.user, track.stop)
+
+    def _at(self, state: SequenceState, position: int) -> _Track:
+        """Returns what is known of a sequence, cut at `position`: what another one holds, or nothing, if other tokens
+        stood before it."""
+        track = self._tracks[state.sequence]
+        wanted = position - track.base
+        same = wanted if track.user is state else common_prefix(track.tokens, state.tokens[track.base :], wanted)
+        if not 0 <= wanted <= min(same, len(track.tokens)):
+            return self._copied(state, position)
+        track.user = state
+        del track.tokens[wanted:]
+        if wanted >= track.read:
+            del track.hidden[wanted - track.read + 1 :]
+            return track
+        track.read, track.hidden = wanted, [None]
+        return track if self._head.trim(state.sequence, position) else self._begin(state.sequence, state, position)
+
+    def _copied(self, state: SequenceState, position: int) -> _Track:
+        track = self._begin(state.sequence, state, position)
+        for source, other in enumerate(self._tracks):
+            if other.base < position and other.holds(state.tokens, position):
+                self._head.copy(source, state.sequence, position)
+                track.base, track.tokens = other.base, state.tokens[other.base : position]
+                track.read = len(track.tokens)
+                break
+        return track
+
+    def _begin(self, sequence: int, user: SequenceState | None, position: int) -> _Track:
+        self._head.trim(sequence, 0)
+        track = self._tracks[sequence] = _Track(user, position)
+        return track
+
+    def _try(self, work: Callable[[], None]) -> bool:
+        """Returns whether the head worked; after a failure it begins anew."""
+        try:
+            work()
+        except DecodeError as error:
+            self._failures += 1
+            for sequence in range(len(self._tracks)):
+                self._begin(sequence, None, 0)
+            off = "; it is not used any more" if self._failures == _FAILURES else ""
+            _log.warning("The head for the next tokens failed (%s)%s.", error, off)
+            return False
+        return True
+
+
 class Drafts:
     """The drafts of a loop's sequences: who guesses, how much, and what came of it. `n_ctx`: the most tokens of a
     sequence."""
@@ -228,6 +437,10 @@ class Drafts:
             matcher = state.generation.matcher
             state.draft = tuple(draft if matcher is None else matcher.allowed(draft))
 
+    def advanced(self, chunks: Sequence[Chunk]) -> None:
+        """Tell who guesses that these chunks were decoded, and what followed them drawn."""
+        self._drafter.advanced(chunks)
+
     def judged(self, state: SequenceState, drafted: int, accepted: int) -> None:
         """Record that `accepted` of a sequence's `drafted` guesses were right."""
         self.rule.judged(state.drafts, drafted, accepted)
@@ -236,10 +449,12 @@ class Drafts:
 def drafter_for(
     backend: Backend, draft: Backend | None, longest: int, prefill_seconds: float, clock: Callable[[], float]
 ) -> Drafts | None:
-    """Returns the drafts of a loop over `backend`: by the model `draft`, or copied from the sequences if there is none;
-    None for none (`longest` is 0, or the memory cannot be cut, so that wrong guesses would stay)."""
+    """Returns the drafts of a loop over `backend`: by `draft`, a smaller model or the model's own head, or copied from
+    the sequences if there is none; None for none (`longest` is 0, or the memory cannot be cut, so that wrong guesses would stay)."""
     if not longest or not backend.info.can_share:
         return None
     if draft is None:
         return Drafts(NgramDrafter(longest), backend.info.n_ctx)
+    if isinstance(draft, Head):
+        return Drafts(HeadDrafter(draft, longest, clock), backend.info.n_ctx)
     return Drafts(ModelDrafter(draft, longest, backend.vocab.size, prefill_seconds, clock), backend.info.n_ctx)
