@@ -114,12 +114,12 @@ class Engine(Measures):
         name. draft: who guesses the next tokens, which are verified in one decode, so the answer is the same except for
         rounding: "ngram" copies them from the conversation so far; "mtp" lets the model's own head for the next tokens
         write them; "auto" does that if the file has one, else it means "ngram"; a smaller model of the same vocabulary
-        (a path, a Hub name, or an open Engine, whose weights are shared) writes them. preflight: try these options in a child
-        process first, and adapters, and the file where its header does not show that it is safe, so that a native fault
-        does not end this process; results are remembered. trust_template: render the model's own chat template in this
-        process instead of a child with limits. isolated: run the model in a child: a later native fault ends only that
-        (requests fail with EngineError), and Python threads that compute here do not slow it; logits processors must
-        then be module-level functions. progress: called with 0.0 to 1.0, in another thread; False stops the load.
+        (a path, a Hub name, or an open Engine, whose weights are shared) writes them. preflight: try these options in a
+        child process first, and adapters, and the file where its header does not show that it is safe, so that a native
+        fault does not end this process; results are remembered. trust_template: render the model's own chat template in
+        this process instead of a child with limits. isolated: run the model in a child: a later native fault ends only
+        that (requests fail with EngineError), and Python threads that compute here do not slow it; logits processors
+        must then be module-level functions. progress: called with 0.0 to 1.0, in another thread; False stops the load.
 
         Raises ModelLoadError for a file that is not a chat model, or a model that does not fit into memory, and
         ContextOverflowError if only its context does not fit, both before the weights are read; TemplateError and

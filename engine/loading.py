@@ -89,7 +89,8 @@ def load(
     draft: object = None,
 ) -> Loaded:
     """Load a GGUF file, in this process or in a child; None is the built-in model. `machine` returns the memory and
-    devices that are available; `opening` is called with the file before that. `draft`: who guesses ahead. Raises what `Engine.load` raises."""
+    devices that are available; `opening` is called with the file before that. `draft`: who guesses ahead.
+    Raises what `Engine.load` raises."""
     path = located(model, revision)
     if opening is not None:
         opening(path)
@@ -185,8 +186,8 @@ def _draft_model(draft: object, longest: int, file: GgufFile | None, *, isolated
     if isinstance(draft, Model) and not isolated:
         return DraftModel(draft.file, draft)
     raise RequestError(
-        f'draft={shown(draft)} cannot guess here; pass "ngram", "mtp", "auto", the path or Hub name of a GGUF file, or, if the model '
-        "is to run in this process, an open engine whose model does."
+        f'draft={shown(draft)} cannot guess here; pass "ngram", "mtp", "auto", the path or Hub name of a GGUF file, '
+        "or, if the model is to run in this process, an open engine whose model does."
     )
 
 
@@ -199,8 +200,8 @@ def _weights(
     draft: Path | None,
     head: bool,
 ) -> Model | IsolatedModel:
-    """Load the weights of a file, with its `head`, and those of a draft model in the same child. In a notebook, show the progress,
-    unless the caller passed `progress`."""
+    """Load the weights of a file, with its `head`, and those of a draft model in the same child. In a notebook,
+    show the progress, unless the caller passed `progress`."""
     load = partial(IsolatedModel.load, draft=draft, head=head) if isolated else partial(Model.load, head=head)
     if progress is not None or (screen := screens.notebook()) is None:
         return load(path, options, progress=progress)

@@ -90,8 +90,8 @@ class IsolatedModel:
         draft: Path | None = None,
         head: bool = False,
     ) -> Self:
-        """Load the weights, and those of a draft model or of the model's own head. Raises what `Model.load` and `check_draft` raise, and
-        EngineError if the child dies."""
+        """Load the weights, and those of a draft model or of the model's own head. Raises what `Model.load`
+        and `check_draft` raise, and EngineError if the child dies."""
         link = _Link()
         try:
             level = min(logging.getLogger(name).getEffectiveLevel() for name in _LOGGERS)

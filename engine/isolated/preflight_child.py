@@ -79,7 +79,8 @@ def _decode_several(context: LlamaBackend) -> None:
 
 def try_file(order: Order) -> Any:
     """Load a file; tokenise each character once, detokenise all tokens, decode a batch and a single token, with the
-    "adapter" and the "head" if there is one. Returns "ok", or an EngineError as text, which the parent will run into itself."""
+    "adapter" and the "head" if there is one. Returns "ok", or an EngineError as text, which the parent will run into
+    itself."""
     _limit_memory(order["room"])
     try:
         model = _loaded(order)

@@ -9,8 +9,8 @@ Column: TypeAlias = tuple[int, ...]
 
 
 class LlamaBatch:
-    """One reusable llama_batch: the arrays are ours, allocated once; filling is one slice assignment per column. `width`: the numbers of the hidden state that each row has beside its
-    token; 0 for none."""
+    """One reusable llama_batch: the arrays are ours, allocated once; filling is one slice assignment per column.
+    `width`: the numbers of the hidden state that each row has beside its token; 0 for none."""
 
     def __init__(self, lib: Any, capacity: int, width: int = 0) -> None:
         self._tokens = (ctypes.c_int32 * capacity)()
@@ -38,7 +38,7 @@ class LlamaBatch:
         """Set the hidden states of the first rows: float32 arrays of shape (width,), or None for zeros."""
         import numpy as np
 
-        rows = np.frombuffer(self._states, np.float32).reshape(-1, self._width)
+        rows = np.ctypeslib.as_array(self._states).reshape(-1, self._width)
         for row, state in enumerate(states):
             rows[row] = 0 if state is None else state
 

@@ -62,13 +62,13 @@ class LlamaHead(LlamaBackend):
     def hidden(self, start: int, stop: int) -> Sequence[Any]:
         """Returns the model's hidden states after rows `start` to `stop` of its last decode, float32, each of shape
         (n_embd,). Raises DecodeError if llama.cpp has none."""
-        return [self._state(self._trunk.handle, row) for row in range(start, stop)]
+        return [self._hidden(self._trunk.handle, row) for row in range(start, stop)]
 
     def own_hidden(self, row: int) -> Any:
         """Returns the head's own state after a row with output, float32, shape (n_embd,)."""
-        return self._state(self.handle, row)
+        return self._hidden(self.handle, row)
 
-    def _state(self, context: int, row: int) -> Any:
+    def _hidden(self, context: int, row: int) -> Any:
         import numpy as np
 
         pointer = self._nextn.llama_get_embeddings_nextn_ith(context, row)

@@ -49,24 +49,19 @@ class Drafter(Protocol):
         """Returns the guesses for each of the sequences, in their order; none where nothing comes to mind."""
         ...
 
-    def advanced(self, chunks: Sequence[Chunk]) -> None:
-        """Take from the model's last decode, of these chunks, what later guesses need. What each sequence still holds
-        of its chunk was right."""
 
-
-class NgramDrafter(Drafter):
+class NgramDrafter:
     """Copies what followed the sequence's last tokens where they stood before.
 
     Guesses are evaluated together with the token before them: with it, 3, 7 or 15 guesses fill the blocks of four rows
     that the kernels for repacked weights take at once (ggml-cpu/repack.cpp). Eight rows can take less time than seven.
     """
 
-    sizes: Sequence[int] = ()
     longest_rest = 64
     cost = 0.0
 
     def __init__(self, longest: int) -> None:
-        self.sizes = [size for size in (1, 3, 7, 15, 31) if size <= longest]
+        self.sizes: Sequence[int] = [size for size in (1, 3, 7, 15, 31) if size <= longest]
 
     def propose(self, due: Sequence[Due]) -> Sequence[Sequence[int]]:
         drafts: list[Sequence[int]] = []
@@ -88,7 +83,7 @@ class _Reader(NamedTuple):
     stop: int
 
 
-class ModelDrafter(Drafter):
+class ModelDrafter:
     """Lets a smaller model of the same vocabulary continue all sequences together, one decode for each guess.
 
     Each sequence has the same number in the draft model's context as in the model's own. What the context holds is
@@ -97,14 +92,13 @@ class ModelDrafter(Drafter):
     until all of it is read. `vocab_size`: the model's own number of tokens.
     """
 
-    sizes: Sequence[int] = ()
     longest_rest = _MODEL_REST
 
     def __init__(
         self, backend: Backend, longest: int, vocab_size: int, prefill_seconds: float, clock: Callable[[], float]
     ) -> None:
         info = backend.info
-        self.sizes = range(1, longest + 1)
+        self.sizes: Sequence[int] = range(1, longest + 1)
         self._backend = backend
         self._n_tokens = min(vocab_size, backend.vocab.size)
         self._clock = clock
@@ -240,32 +234,33 @@ class Head(Protocol):
 
 class _Track:
     """What is known of one sequence: its tokens from position `base` on, of which the head holds the first `read`;
-    `hidden`: the model's states after the token before those that are not read, and after each of them."""
+    `hidden`: the model's states after the token before those that are not read, and after each of them. `used`: the
+    number of the decode in which it last grew."""
 
-    __slots__ = ("base", "hidden", "read", "tokens", "user")
+    __slots__ = ("base", "hidden", "read", "tokens", "used", "user")
 
     def __init__(self, user: SequenceState | None = None, base: int = 0) -> None:
         self.user = user
         self.base = base
         self.tokens: list[int] = []
-        self.read = 0
+        self.read = self.used = 0
         self.hidden: list[Any] = [None]
 
     @property
     def stop(self) -> int:
         return self.base + len(self.tokens)
 
-    def holds(self, tokens: Sequence[int], position: int) -> bool:
-        """Whether the head holds the first `position` of these tokens, as far as it holds them at all."""
+    def begins(self, tokens: Sequence[int], position: int) -> bool:
+        """Whether the first `position` of these tokens are known here, from `base` on."""
         wanted = position - self.base
-        return 0 <= wanted <= self.read and common_prefix(self.tokens, tokens[self.base :], wanted) == wanted
+        return wanted > 0 and common_prefix(self.tokens, tokens[self.base :], wanted) == wanted
 
     def unread(self, sequence: int) -> list[Row]:
         start = self.base + self.read
         return [Row(token, start + at, sequence, False) for at, token in enumerate(self.tokens[self.read :])]
 
 
-class HeadDrafter(Drafter):
+class HeadDrafter:
     """Lets the model's own head continue all sequences together, one decode for each guess, from the model's hidden
     states.
 
@@ -275,32 +270,35 @@ class HeadDrafter(Drafter):
     nor is it after a part was cut off.
     """
 
-    sizes: Sequence[int] = ()
     longest_rest = _MODEL_REST
 
     def __init__(self, head: Head, longest: int, clock: Callable[[], float]) -> None:
-        self.sizes = range(1, longest + 1)
+        self.sizes: Sequence[int] = range(1, longest + 1)
         self._head = head
         self._clock = clock
         self._tracks = [_Track() for _ in range(head.info.n_sequences)]
         self._cost = MeanCost()
-        self._failures = 0
+        self._failures = self._decodes = 0
 
     @property
     def cost(self) -> float:
         return self._cost.seconds
 
-    def advanced(self, chunks: Sequence[Chunk]) -> None:
+    def follow(self, chunks: Sequence[Chunk]) -> None:
+        """Take the hidden states of the model's last decode, of these chunks; what each sequence still holds of its
+        chunk was right."""
         if self._failures < _FAILURES:
-            self._try(lambda: self._follow(chunks))
+            self._try(lambda: self._take(chunks))
 
-    def _follow(self, chunks: Sequence[Chunk]) -> None:
+    def _take(self, chunks: Sequence[Chunk]) -> None:
         row = 0
+        self._decodes += 1
         for chunk in chunks:
             state, right = chunk.state, chunk.state.evaluated - chunk.start
             track = self._at(state, chunk.start)
             track.tokens += state.tokens[chunk.start : state.evaluated]
             track.hidden += self._head.hidden(row, row + right)
+            track.used = self._decodes
             row += chunk.size
         sequences = sorted(chunk.state.sequence for chunk in chunks)
         self._read([each for each in sequences if len(self._tracks[each].hidden) > _UNREAD])
@@ -334,8 +332,8 @@ class HeadDrafter(Drafter):
             asked.append(len(rows) - 1)
         while rows:
             began = self._clock()
-            self._head.read(rows, hidden)
-            rows, hidden, going = [], [], list[tuple[SequenceState, int, list[int]]]()
+            self._evaluate(rows, hidden)
+            rows, hidden, going = list[Row](), list[Any](), list[tuple[SequenceState, int, list[int]]]()
             for row, (state, size, draft) in zip(asked, followed, strict=True):
                 token, probability = self._head.likeliest(row)
                 if probability < _LEAST_PROBABILITY or self._head.vocab.is_end(token):
@@ -357,8 +355,20 @@ class HeadDrafter(Drafter):
             hidden += self._tracks[sequence].hidden[:-1]
         most = self._head.info.n_batch
         for start in range(0, len(rows), most):
-            self._head.read(rows[start : start + most], hidden[start : start + most])
+            self._evaluate(rows[start : start + most], hidden[start : start + most])
         self._have_read(sequences)
+
+    def _evaluate(self, rows: Sequence[Row], hidden: Sequence[Any]) -> None:
+        """Evaluate rows of the head; while a shared pool is full, forget what was used longest ago."""
+        while True:
+            try:
+                return self._head.read(rows, hidden)
+            except DecodeError as error:
+                busy = {row.sequence for row in rows}
+                idle = [number for number, track in enumerate(self._tracks) if track.read and number not in busy]
+                if error.reason != "no_slot" or not idle:
+                    raise
+                self._begin(min(idle, key=lambda number: self._tracks[number].used), None, 0)
 
     def _have_read(self, sequences: Sequence[int]) -> None:
         for sequence in sequences:
@@ -386,7 +396,9 @@ class HeadDrafter(Drafter):
     def _copied(self, state: SequenceState, position: int) -> _Track:
         track = self._begin(state.sequence, state, position)
         for source, other in enumerate(self._tracks):
-            if other.base < position and other.holds(state.tokens, position):
+            if other.begins(state.tokens, position):
+                if other.base + other.read < position:
+                    self._read([source])
                 self._head.copy(source, state.sequence, position)
                 track.base, track.tokens = other.base, state.tokens[other.base : position]
                 track.read = len(track.tokens)
@@ -399,26 +411,28 @@ class HeadDrafter(Drafter):
         return track
 
     def _try(self, work: Callable[[], None]) -> bool:
-        """Returns whether the head worked; after a failure it begins anew."""
+        """Returns whether the head worked; after a failure it begins anew. That a shared pool is full is none."""
         try:
             work()
         except DecodeError as error:
-            self._failures += 1
+            self._failures += error.reason != "no_slot"
             for sequence in range(len(self._tracks)):
                 self._begin(sequence, None, 0)
             off = "; it is not used any more" if self._failures == _FAILURES else ""
-            _log.warning("The head for the next tokens failed (%s)%s.", error, off)
+            level = logging.DEBUG if error.reason == "no_slot" else logging.WARNING
+            _log.log(level, "The head for the next tokens failed (%s)%s.", error, off)
             return False
         return True
 
 
 class Drafts:
     """The drafts of a loop's sequences: who guesses, how much, and what came of it. `n_ctx`: the most tokens of a
-    sequence."""
+    sequence. `follow`: to be called with the chunks of each decode, after what follows them was drawn."""
 
-    def __init__(self, drafter: Drafter, n_ctx: int) -> None:
+    def __init__(self, drafter: Drafter, n_ctx: int, follow: Callable[[Sequence[Chunk]], None] | None = None) -> None:
         self._drafter = drafter
         self._n_ctx = n_ctx
+        self.follow = follow
         self.rule = DraftRule(drafter.sizes, drafter.longest_rest)
 
     def guess(self, due: Sequence[SequenceState], rows: int) -> None:
@@ -437,10 +451,6 @@ class Drafts:
             matcher = state.generation.matcher
             state.draft = tuple(draft if matcher is None else matcher.allowed(draft))
 
-    def advanced(self, chunks: Sequence[Chunk]) -> None:
-        """Tell who guesses that these chunks were decoded, and what followed them drawn."""
-        self._drafter.advanced(chunks)
-
     def judged(self, state: SequenceState, drafted: int, accepted: int) -> None:
         """Record that `accepted` of a sequence's `drafted` guesses were right."""
         self.rule.judged(state.drafts, drafted, accepted)
@@ -450,11 +460,13 @@ def drafter_for(
     backend: Backend, draft: Backend | None, longest: int, prefill_seconds: float, clock: Callable[[], float]
 ) -> Drafts | None:
     """Returns the drafts of a loop over `backend`: by `draft`, a smaller model or the model's own head, or copied from
-    the sequences if there is none; None for none (`longest` is 0, or the memory cannot be cut, so that wrong guesses would stay)."""
+    the sequences if there is none; None for none (`longest` is 0, or the memory cannot be cut, so that wrong guesses
+    would stay)."""
     if not longest or not backend.info.can_share:
         return None
     if draft is None:
         return Drafts(NgramDrafter(longest), backend.info.n_ctx)
     if isinstance(draft, Head):
-        return Drafts(HeadDrafter(draft, longest, clock), backend.info.n_ctx)
+        head = HeadDrafter(draft, longest, clock)
+        return Drafts(head, backend.info.n_ctx, head.follow)
     return Drafts(ModelDrafter(draft, longest, backend.vocab.size, prefill_seconds, clock), backend.info.n_ctx)

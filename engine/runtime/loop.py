@@ -286,8 +286,8 @@ class Loop:
                     self._finish(state, finish)
             except BaseException as error:  # noqa: BLE001 - a draw's failure (logits, parser) is this request's alone
                 self._finish(state, "error", contained(error))
-        if self._drafts is not None:
-            self._drafts.advanced(chunks)
+        if self._drafts is not None and self._drafts.follow is not None:
+            self._drafts.follow(chunks)
 
     @staticmethod
     def _masks(due: Sequence[SequenceState]) -> "dict[SequenceState, Mask]":

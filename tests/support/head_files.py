@@ -13,14 +13,14 @@ _WIDTH, _HEADS, _FEED, _EXPERTS = 64, 4, 32, 2
 N_CTX = 1024
 
 
-def write(path: Path, kind: Kind, *, seed: int = 5, heads: int = 1) -> Path:
+def write(path: Path, kind: Kind | None, *, seed: int = 5) -> Path:
     """One model file of a block and its head. A head whose block is the model's own, and which reads the token alone,
-    says what the model says; the more it also reads of the hidden state, the less. `heads`: declared, of which there
-    is one at most."""
+    says what the model says; the more it also reads of the hidden state, the less. None: the file declares a head and
+    leaves it out."""
     random = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "glm4moe")
     vocab = vocabulary()
-    _describe(writer, len(vocab.tokens), heads)
+    _describe(writer, len(vocab.tokens))
     writer.add_tokenizer_model("llama")
     writer.add_token_list(vocab.tokens)
     writer.add_token_scores([-float(index) for index in range(len(vocab.tokens))])
@@ -42,7 +42,7 @@ def write(path: Path, kind: Kind, *, seed: int = 5, heads: int = 1) -> Path:
     own = _block(random)
     for name, values in own.items():
         add(f"blk.0.{name}", values)
-    if heads:
+    if kind is not None:
         _add_head(add, kind, random, own, output)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -63,13 +63,13 @@ def _add_head(add: Any, kind: Kind, random: Any, own: dict[str, Any], output: An
         add("blk.1.nextn.shared_head_head.weight", np.roll(output, 1, axis=0))
 
 
-def _describe(writer: gguf.GGUFWriter, n_vocab: int, heads: int) -> None:
+def _describe(writer: gguf.GGUFWriter, n_vocab: int) -> None:
     writer.add_name("tiny head")
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     writer.add_vocab_size(n_vocab)
     writer.add_context_length(N_CTX)
     writer.add_embedding_length(_WIDTH)
-    writer.add_block_count(2 if heads else 1)
+    writer.add_block_count(2)
     writer.add_feed_forward_length(_FEED)
     writer.add_head_count(_HEADS)
     writer.add_head_count_kv(_HEADS)
@@ -82,8 +82,7 @@ def _describe(writer: gguf.GGUFWriter, n_vocab: int, heads: int) -> None:
     writer.add_expert_feed_forward_length(_FEED)
     writer.add_expert_shared_count(1)
     writer.add_leading_dense_block_count(0)
-    if heads:
-        writer.add_uint32("glm4moe.nextn_predict_layers", heads)
+    writer.add_uint32("glm4moe.nextn_predict_layers", 1)
 
 
 def _block(random: Any) -> dict[str, Any]:
