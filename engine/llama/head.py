@@ -16,19 +16,20 @@ from engine.runtime.config import ContextOptions
 
 _MTP = 1  # enum llama_context_type (llama.h)
 _ARCHITECTURES = frozenset(
-    ("bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4", "glm-dsa", "glm4moe", "hy_v3", "mimo2",
-     "nemotron_h_moe", "qwen35", "qwen35moe", "qwen3next", "step35")
+    ("cohere2moe", "deepseek2", "deepseek32", "glm-dsa", "glm4moe", "hy_v3", "mimo2", "step35")
 )  # fmt: skip
-"""Architectures whose heads llama.cpp computes (src/models, LLM_GRAPH_TYPE_DECODER_MTP)."""
+_RECURRENT = frozenset(("bailingmoe3", "deepseek4", "nemotron_h_moe", "qwen35", "qwen35moe", "qwen3next"))
+"""Architectures whose heads llama.cpp computes (src/models, LLM_GRAPH_TYPE_DECODER_MTP), and those of them with a
+hybrid memory (llama-arch.cpp, `llm_arch_is_hybrid`)."""
 
 
 def why_no_head(file: GgufFile) -> str | None:
     """Returns why a model cannot guess with a head of its own; None if it can."""
     if not file.nextn_layers:
         return f"{file.path} has no head for the next tokens (MTP)"
-    if file.architecture not in _ARCHITECTURES:
+    if file.architecture not in _ARCHITECTURES | _RECURRENT:
         return f"llama.cpp does not compute the heads of {file.architecture}"
-    if any(layer.state for layer in file.layers):
+    if file.architecture in _RECURRENT:
         return f"{file.path} keeps a recurrent memory, from which wrong guesses cannot be cut off"
     if nextn() is None:
         return "the installed llama-cpp-python does not give the hidden states that a head reads"
