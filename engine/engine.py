@@ -101,30 +101,28 @@ class Engine(Measures):
     ) -> Self:
         """Load a GGUF file, by default the built-in model.
 
-        model: a path, or a model on the Hugging Face Hub, which is downloaded into its cache unless it is there:
+        model: a path, or a model on the Hugging Face Hub, downloaded into its cache unless it is there:
         "owner/repo:Q4_K_M", "owner/repo" (a quantisation that fits into memory is chosen and logged),
-        "owner/repo/file.gguf", a glob, or the address of its page. huggingface_hub's settings apply (HF_TOKEN, HF_HOME,
-        HF_HUB_OFFLINE, HF_ENDPOINT). A text that is an existing path means that path. revision: a branch, tag or commit
-        on the Hub. n_ctx: the most tokens that one conversation may hold; None: 8,192 or the training length, whichever
-        is less, and less if memory is short; the log reports the choice. n_gpu_layers: layers to offload, -1 for all;
-        None: as many as fit into the devices' free memory. chat_template: its text, or the path of a .jinja file, to
-        use instead of the model's own. family: the family whose format the output is read in (a name of models.toml, or
-        a record), or `Families` in which to find it. response_template: Hugging Face's `response_template`, which
-        states that format (a dictionary, or the path of a JSON file or tokenizer_config.json that holds one). seed: of
+        "owner/repo/file.gguf", a glob, or the address of its page. revision: a branch, tag or commit on the Hub. n_ctx:
+        the most tokens that one conversation may hold; None: 8,192 or the training length, whichever is less, and less
+        if memory is short; n_gpu_layers: layers to offload, -1 for all; None: as many as fit into the devices' free
+        memory. chat_template: its text, or the path of a .jinja file, instead of the model's own. family: the family
+        whose format the output is read in (a name of models.toml, or a record), or `Families`. response_template:
+        Hugging Face's `response_template`, which states that format (a dictionary, or a JSON file's path). seed: of
         every turn that gives none. adapters: LoRA adapters by name, which turns then name. draft: who guesses the next
-        tokens, which are verified in one decode, so the answer is the same except for rounding: "ngram" copies them
-        from the conversation so far; a smaller model of the same vocabulary (a path, a Hub name, or an open Engine,
-        whose weights are shared) writes them. projector: the file that makes pictures and sounds readable for this
-        model (mmproj). preflight: try these options in a child first, and adapters, the projector, and the file where
-        its header does not show that it is safe, so that a native fault does not end this process; results are
-        remembered. trust_template: render the model's own chat template in this process instead of a child with limits.
-        isolated: run the model in a child: a later native fault ends only that (requests fail with EngineError), and
-        Python threads that compute here do not slow it; logits processors must then be module-level functions.
-        progress: called with 0.0 to 1.0, in another thread; False stops the load.
+        tokens, verified in one decode (answers differ by rounding only): "ngram" copies them from the conversation;
+        "mtp", the model's own head, or a smaller model of the same vocabulary (a path, Hub name or open Engine, whose
+        weights are shared) writes them; "auto": the head if there is one, else "ngram". projector: the model's file for
+        pictures and sounds (mmproj). preflight: try these options in a child first, and adapters, the projector, and
+        the file unless its header shows that it is safe, so that a native fault does not end this process.
+        trust_template: render the model's own template here, not in a child with limits. isolated: run the model in a
+        child: a later native fault ends only that (requests fail with EngineError), and Python threads that compute
+        here do not slow it; logits processors must then be module-level functions. progress: called with 0.0 to 1.0, in
+        another thread; False stops the load.
 
-        Raises ModelLoadError for a file that is not a chat model, or a model that does not fit into memory, and
-        ContextOverflowError if only its context does not fit, both before the weights are read; TemplateError and
-        FamilyError for a template or family that cannot be used; RequestError for invalid options.
+        Raises ModelLoadError for a file that is no chat model or does not fit into memory, ContextOverflowError if only
+        its context does not, both before the weights are read; TemplateError and FamilyError for a template or family
+        that cannot be used; RequestError for invalid options.
         """
         check_arguments(seed=seed, progress=progress, revision=revision, preflight=preflight)
         check_arguments(projector=projector, isolated=isolated)

@@ -172,8 +172,8 @@ class _Model:
         check_arguments(revision=self._revision, **self._arguments)
         if (draft := options.get("draft")) not in (None, NGRAM):
             raise RequestError(
-                f"draft={shown(draft)} is not possible for {name!r}: a draft model is not counted in the budget of "
-                'several models. Write draft="ngram", or load it by Engine.load.'
+                f"draft={shown(draft)} is not possible for {name!r}: a draft model or head is not counted in the "
+                'budget of several models. Write draft="ngram", or load it by Engine.load.'
             )
         isolated = self._arguments.get("isolated", False)  # in memory, its states would end with its process
         options = {"states": states.on_disk() if isolated else states, **options}

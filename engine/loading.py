@@ -21,6 +21,7 @@ from engine.llama.adapter_file import read_control_vectors
 from engine.llama.context import LlamaBackend
 from engine.llama.draft import DraftModel, check_draft
 from engine.llama.gguf import GgufFile, read_gguf
+from engine.llama.head import head_file, hidden_bytes, why_no_head
 from engine.llama.lib import library
 from engine.llama.machine import available_memory
 from engine.llama.model import Model
@@ -28,7 +29,7 @@ from engine.llama.plan import Machine, Need, Plan, draft_context, plan, this_mac
 from engine.llama.projector_file import ProjectorFile, read_projector
 from engine.llama.rope import adopted
 from engine.llama.vectors import vector_options
-from engine.options import NGRAM, Settings, check_arguments, settings
+from engine.options import AUTO, HEAD_TOKENS, MTP, NGRAM, Settings, check_arguments, settings
 from engine.runtime.config import ContextOptions, LoopOptions, MediaOptions, ModelOptions
 from engine.runtime.service import NOT_CHAT
 from engine.template import renderer
@@ -90,7 +91,7 @@ def load(
     projector: str | Path | None = None,
 ) -> Loaded:
     """Load a GGUF file, in this process or in a child; None is the built-in model. `machine` returns the memory and
-    devices that are available; `opening` is called with the file before that. `draft`: a model that guesses ahead.
+    devices that are available; `opening` is called with the file before that. `draft`: who guesses ahead.
     `projector`: what makes rows of pictures and sounds. Raises what `Engine.load` raises."""
     path = located(model, revision)
     if opening is not None:
@@ -100,12 +101,16 @@ def load(
     file = read_gguf(path)  # a file that is not a model, or does not fit, is refused before anything else is tried
     _check_steering(file, options.context, adapters)
     files = AdapterSource(file).named(adapters)
-    guessing = _draft_model(draft, options.loop.draft_max, isolated=isolated)
+    guessing = _draft_model(draft, options.loop.draft_max, file, isolated=isolated)
+    head = guessing is not None and guessing.is_head
     seeing = _projector_file(projector, options.media, isolated=isolated, embeds=file.embeds)
     if seeing is not None:
+        if head:
+            raise RequestError('A model with a projector does not draft by its own head; write draft="ngram".')
         options = replace(options, context=seeing.widened(options.context))
     beside = [*files.values()] if seeing is None else [*files.values(), seeing]
-    made = planned(file, options, machine().without(sum(each.size_bytes for each in beside)), guessing)
+    taken = sum(each.size_bytes for each in beside) + (hidden_bytes(file, options.context) if head else 0)
+    made = planned(file, options, machine().without(taken), guessing)
     if is_on_hub(model) and not file.embeds and not reading.is_chosen:
         reading = replace(reading, response_template=_published(path, file.base_models))
     _log.info("%s: %s", file.path.name, made.summary)
@@ -116,20 +121,23 @@ def load(
             load_options, _ = checks.prepare(load_options, options.context)
         else:
             load_options, context = checks.prepare(load_options, context)
-        try_file(file, load_options, context)
-        if guessing is not None and guessing.model is None:
+        try_file(file, load_options, context, head=head)
+        if guessing is not None and guessing.model is None and not head:
             try_file(guessing.file, load_options, drafting)
         for each in files.values():
             try_file(file, load_options, context, each.path)
         if seeing is not None:
             try_file(file, load_options, context, projector=seeing)
-    apart = guessing.file.path if guessing is not None and isolated else None
-    weights = _weights(path, load_options, progress, isolated=isolated, draft=apart)
+    apart = guessing.file.path if guessing is not None and isolated and not head else None
+    weights = _weights(path, load_options, progress, isolated=isolated, draft=apart, head=head)
     source = replace(_source(file, load_options, context, machine, preflight=preflight), first=files)
     checked = replace(context, check_memory=False)  # `plan` has checked it
     drafting = replace(drafting, check_memory=False)
     checked = _few_threads(checked, weights.info.size_bytes)
-    return _completed(weights, checked, options.loop, reading, source, guessing, drafting, seeing)
+    loop = options.loop
+    if head and draft == AUTO:
+        loop = replace(loop, draft_max=min(loop.draft_max, HEAD_TOKENS))
+    return _completed(weights, checked, loop, reading, source, guessing, drafting, seeing)
 
 
 def _projector_file(
@@ -145,14 +153,8 @@ def _projector_file(
             )
         return None
     if isolated or embeds:
-        raise RequestError(
-            f"projector={shown(str(projector))} cannot be used "
-            + (
-                "with isolated=True: load the model in this process."
-                if isolated
-                else "with a model that makes vectors."
-            )
-        )
+        where = "isolated=True: load the model in this process" if isolated else "a model that makes vectors"
+        raise RequestError(f"projector={shown(str(projector))} cannot be used with {where}.")
     return read_projector(located(projector, None), options)
 
 
@@ -192,18 +194,28 @@ def _source(
     return AdapterSource(file, trial, room if context.check_memory else None)
 
 
-def _draft_model(draft: object, longest: int, *, isolated: bool = False) -> DraftModel | None:
-    """Returns the model that guesses, if there is one: a file's, or an open engine's. Raises RequestError for anything
-    else."""
+def _draft_model(draft: object, longest: int, file: GgufFile | None, *, isolated: bool = False) -> DraftModel | None:
+    """Returns the model that guesses, if there is one: a file's, an open engine's, or the head in the model's own
+    `file` (None: it is loaded already, without a head). Raises RequestError for anything else."""
     if draft is None or draft == NGRAM or not longest:
+        return None
+    if draft in (MTP, AUTO):
+        why = why_no_head(file) if file is not None else "a Llama that is open was loaded without its head"
+        if file is not None and why is None:
+            return DraftModel(head_file(file), is_head=True)
+        if draft == MTP:
+            raise RequestError(
+                f'draft="mtp" is not possible: {why}. Pass draft="ngram", or a smaller model of the same vocabulary.'
+            )
+        _log.info('draft="auto" means "ngram" here: %s.', why)
         return None
     if isinstance(draft, str | Path):
         return DraftModel(read_gguf(located(draft, None)))
     if isinstance(draft, Model) and not isolated:
         return DraftModel(draft.file, draft)
     raise RequestError(
-        f'draft={shown(draft)} cannot guess here; pass "ngram", the path or Hub name of a GGUF file, or, if the model '
-        "is to run in this process, an open engine whose model does."
+        f'draft={shown(draft)} cannot guess here; pass "ngram", "mtp", "auto", the path or Hub name of a GGUF file, '
+        "or, if the model is to run in this process, an open engine whose model does."
     )
 
 
@@ -214,10 +226,11 @@ def _weights(
     *,
     isolated: bool,
     draft: Path | None,
+    head: bool,
 ) -> Model | IsolatedModel:
-    """Load the weights of a file, and those of a draft model in the same child. In a notebook, show the progress,
-    unless the caller passed `progress`."""
-    load = partial(IsolatedModel.load, draft=draft) if isolated else Model.load
+    """Load the weights of a file, with its `head`, and those of a draft model in the same child. In a notebook,
+    show the progress, unless the caller passed `progress`."""
+    load = partial(IsolatedModel.load, draft=draft, head=head) if isolated else partial(Model.load, head=head)
     if progress is not None or (screen := screens.notebook()) is None:
         return load(path, options, progress=progress)
     shown = screens.Loading(screen, path.name)
@@ -249,7 +262,7 @@ def adopt(
     if options.get("rope_scaling_type") is None:
         same |= {name: value for name, value in adopted(llama.context_params).items() if value is not None}
     given = settings({**same, **{name: value for name, value in options.items() if value is not None}}, draft)
-    guessing = _draft_model(draft, given.loop.draft_max)
+    guessing = _draft_model(draft, given.loop.draft_max, None)
     seeing = _projector_file(projector, given.media, embeds=weights.file.embeds)
     if preflight:
         checks.check_loaded(weights.options, given.context)
@@ -283,7 +296,9 @@ def _completed(
             backend = weights.backend(context, beside if guessing is not None else None)
         else:
             backend = weights.backend(context, projector)
-            if guessing is not None:
+            if guessing is not None and guessing.is_head:
+                draft = weights.head(backend)
+            elif guessing is not None:
                 guesser = guessing.load(replace(weights.options, check_memory=context.check_memory))
                 weights.own(guesser)
                 check_draft(weights, guesser)

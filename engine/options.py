@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, Unpack, cast
@@ -362,9 +362,11 @@ def until(deadline: float | None) -> float | None:
     return time.monotonic() + deadline if deadline is not None and math.isfinite(deadline) else None
 
 
-NGRAM = "ngram"
+NGRAM, MTP, AUTO = "ngram", "mtp", "auto"
 _NGRAM_TOKENS, _MODEL_TOKENS = 15, 8
 """The most tokens of a draft if the caller does not say: copied ones cost nothing, those of a model a decode each."""
+HEAD_TOKENS = 3
+"""The same for a model's own head, which is made for the first of them."""
 
 
 _OUTPUTS = 16  # the default limit of rows per conversation that have logits in one decode
@@ -384,20 +386,17 @@ class Settings:
     model: ModelOptions
     context: ContextOptions
     loop: LoopOptions
-    media: MediaOptions = MediaOptions()
+    media: MediaOptions = field(default_factory=MediaOptions)
 
 
 def _longest_draft(draft: object, draft_max: Any) -> Any:
-    """Returns the most tokens of a draft; 0 for none. `draft_max` alone means guesses by n-grams. Raises RequestError
-    for a kind of guesses that there is not."""
-    if isinstance(draft, str) and draft in ("mtp", "auto"):
-        raise RequestError(
-            f"draft={draft!r} is not there yet: a model's own heads for the next tokens (MTP) are not used. Use "
-            'draft="ngram", or pass a smaller model of the same vocabulary.'
-        )
+    """Returns the most tokens of a draft; 0 for none. `draft_max` alone means guesses by n-grams."""
     if draft_max is not None:
         return draft_max
-    return 0 if draft is None else _NGRAM_TOKENS if draft == NGRAM else _MODEL_TOKENS
+    if draft is None:
+        return 0
+    named = {NGRAM: _NGRAM_TOKENS, AUTO: _NGRAM_TOKENS, MTP: HEAD_TOKENS}
+    return named.get(draft, _MODEL_TOKENS) if isinstance(draft, str) else _MODEL_TOKENS
 
 
 def settings(options: Mapping[str, Any], draft: object = None) -> Settings:

@@ -34,18 +34,20 @@ def try_file(
     adapter: Path | None = None,
     *,
     projector: ProjectorFile | None = None,
+    head: bool = False,
     child: str | None = None,
     directory: Path | None = None,
 ) -> None:
     """Let a child load a file, tokenise and decode, unless it is verified; to be called before loading it here. With an
-    `adapter` of the model, the child decodes with it; with a `projector`, it evaluates a picture or a sound.
+    `adapter` of the model, the child decodes with it; with a `projector`, it evaluates a picture or a sound; with
+    `head`, it decodes with the model's own head, too.
 
     Success, or the child's death by it, is remembered by the paths, sizes and times of the file's parts. The child does
     not see problems that occur only after 256 tokens. Raises ModelLoadError if the child died or did not answer; warns
     (`EngineWarning`) if no child can be started.
     """
     more = adapter if projector is None else projector.path
-    if file.is_verified and more is None:
+    if file.is_verified and more is None and not head:
         return
     tried, parts = (file.path, file.parts) if more is None else (more, (*file.parts, more))
     reduced, small = preflight.reduced(model, context)
@@ -54,14 +56,16 @@ def try_file(
     model = replace(reduced, check_memory=model.check_memory)
     threads = None if file.weights > _SMALL else 1
     small = replace(small, n_threads=threads, n_threads_batch=None, check_memory=context.check_memory)
-    stats = [(str(part.resolve()), part.stat().st_size, part.stat().st_mtime_ns) for part in parts]
+    stats: list[object] = [(str(part.resolve()), part.stat().st_size, part.stat().st_mtime_ns) for part in parts]
     if projector is not None:
-        stats.append((repr(projector.options), 0, 0))
+        stats.append(repr(projector.options))
+    if head:
+        stats.append("head")
     path = (directory or preflight.cache_directory() / "preflight") / f"file-{preflight.key(model, small, stats)}.json"
     verdict = preflight.read(path)
     if verdict is None:
         try:
-            verdict = _tried(file, model, small, adapter, projector, child)
+            verdict = _tried(file, model, small, adapter, projector, child, head=head)
         except ChildNotStartedError as error:
             message = f"{tried} could not be tried in a child process first: {error} If it is damaged, llama.cpp"
             warnings.warn(f"{message} may end this process.", EngineWarning, stacklevel=2)
@@ -92,6 +96,8 @@ def _tried(
     adapter: Path | None,
     projector: ProjectorFile | None,
     child: str | None,
+    *,
+    head: bool,
 ) -> Verdict:
     cells = cells_of(context, context.n_ctx or 0, context.n_sequences or 1)
     room = 2 * file.weights + 2 * estimate(file, context, cells).total + _ROOM
@@ -106,6 +112,7 @@ def _tried(
         "adapter": None if adapter is None else str(adapter),
         "projector": None if projector is None else str(projector.path),
         "media": None if projector is None else asdict(projector.options),
+        "head": head,
         "room": 0 if model.n_gpu_layers else room,
     }
     try:

@@ -88,13 +88,14 @@ class IsolatedModel:
         *,
         progress: Callable[[float], bool | None] | None = None,
         draft: Path | None = None,
+        head: bool = False,
     ) -> Self:
-        """Load the weights, and those of a draft model. Raises what `Model.load` and `check_draft` raise, and
-        EngineError if the child dies."""
+        """Load the weights, and those of a draft model or of the model's own head. Raises what `Model.load`
+        and `check_draft` raise, and EngineError if the child dies."""
         link = _Link()
         try:
             level = min(logging.getLogger(name).getEffectiveLevel() for name in _LOGGERS)
-            link.send(Load(Path(path), options, level, progress is not None, draft))
+            link.send(Load(Path(path), options, level, progress is not None, draft, head))
             while isinstance(answer := link.receive(), Loading):
                 if progress is not None and progress(answer.fraction) is False:
                     raise ModelLoadError(f"Loading {path} was stopped by its progress callback.")

@@ -37,7 +37,7 @@ TRIED = 16  # rows of a file's first batch: few, since the weights may be of any
 def _loaded(order: Order) -> Model:
     load: dict[str, Any] = order["load"]
     load["tensor_split"] = tuple(load["tensor_split"])
-    return Model.load(Path(order["model"]), ModelOptions(**load))
+    return Model.load(Path(order["model"]), ModelOptions(**load), head=order.get("head", False))
 
 
 def _context(order: Order) -> ContextOptions:
@@ -83,8 +83,8 @@ def _decode_several(context: LlamaBackend) -> None:
 
 def try_file(order: Order) -> Any:
     """Load a file; tokenise each character once, detokenise all tokens, decode a batch and a single token, with the
-    "adapter" if there is one, and a picture and a sound if there is a "projector" for them. Returns "ok", or an
-    EngineError as text, which the parent will run into itself."""
+    "adapter" and the "head" if there is one, and a picture and a sound if there is a "projector" for them. Returns
+    "ok", or an EngineError as text, which the parent will run into itself."""
     _limit_memory(order["room"])
     try:
         model = _loaded(order)
@@ -101,7 +101,12 @@ def try_file(order: Order) -> Any:
         if adapter := order.get("adapter"):
             context.load_adapter(adapter, Path(adapter))
             context.adapt(((adapter, 1.0),))
-        context.decode([Row(position % size, position, 0, position == last) for position in range(TRIED)])
+        head = model.head(context) if order.get("head") else None
+        rows = [Row(position % size, position, 0, position == last) for position in range(TRIED)]
+        context.decode(rows)
+        if head is not None:
+            head.read(rows, head.hidden(0, TRIED))
+            head.read([Row(0, TRIED, 0, True)], [head.own_hidden(last)])
         context.decode([Row(0, TRIED, 0, True)])
         if context.projector is not None:
             for kind in sorted(context.projector.kinds):

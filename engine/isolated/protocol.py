@@ -20,13 +20,15 @@ from engine.types import FinishReason
 
 class Load(NamedTuple):
     """Load the weights; the reply is their ModelInfo. `level`: minimum level of the log records to send. `tells`:
-    report the progress of loading. `draft`: a draft model to load beside them."""
+    report the progress of loading. `draft`: a draft model to load beside them. `head`:
+    the model's own head guesses."""
 
     path: Path
     options: ModelOptions
     level: int
     tells: bool
     draft: Path | None = None
+    head: bool = False
 
 
 class Open(NamedTuple):

@@ -45,7 +45,7 @@ class _Worker:
         logging.getLogger("engine").setLevel(load.level)
         with ExitStack() as loaded:
             told = self._told if load.tells else None
-            model = loaded.enter_context(Model.load(load.path, load.options, progress=told))
+            model = loaded.enter_context(Model.load(load.path, load.options, progress=told, head=load.head))
             draft: Model | None = None
             if load.draft is not None:
                 draft = loaded.enter_context(load_draft(load.draft, load.options))
@@ -53,7 +53,7 @@ class _Worker:
             self._answers.send(encoded(model.info))
             order: Open = self._next()
             backend = model.backend(order.options)
-            guessing = draft.backend(order.draft) if draft is not None else None
+            guessing = model.head(backend) if load.head else draft.backend(order.draft) if draft is not None else None
             self._answers.send(encoded(Opened(backend.info, backend.origin)))
             start: Start = self._next()
             runner = Runner(backend, self._deliver, start.options, guessing)

@@ -1,6 +1,7 @@
 """What llama_decode takes: a reusable batch of tokens, or rows of embeddings."""
 
 import ctypes
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -12,9 +13,10 @@ Column: TypeAlias = tuple[int, ...]
 
 
 class LlamaBatch:
-    """One reusable llama_batch: the arrays are ours, allocated once; filling is one slice assignment per column."""
+    """One reusable llama_batch: the arrays are ours, allocated once; filling is one slice assignment per column.
+    `width`: the numbers of the hidden state that each row has beside its token; 0 for none."""
 
-    def __init__(self, lib: Any, capacity: int) -> None:
+    def __init__(self, lib: Any, capacity: int, width: int = 0) -> None:
         self._tokens = (ctypes.c_int32 * capacity)()
         self._positions = (ctypes.c_int32 * capacity)()
         self._sequences = (ctypes.c_int32 * capacity)()
@@ -24,15 +26,25 @@ class LlamaBatch:
         base = ctypes.addressof(self._sequences)
         self._lists = (int32_p * capacity)(*(ctypes.cast(base + 4 * index, int32_p) for index in range(capacity)))
         self._filled = 0
+        self._width = width
+        self._states = (ctypes.c_float * (capacity * width))()
         self._struct = lib.llama_batch(
             n_tokens=0,
             token=ctypes.cast(self._tokens, int32_p),
-            embd=None,
+            embd=ctypes.cast(self._states, ctypes.POINTER(ctypes.c_float)) if width else None,
             pos=ctypes.cast(self._positions, int32_p),
             n_seq_id=ctypes.cast(self._counts, int32_p),
             seq_id=ctypes.cast(self._lists, ctypes.POINTER(int32_p)),
             logits=ctypes.cast(self._outputs, ctypes.POINTER(ctypes.c_int8)),
         )
+
+    def states(self, states: Sequence[Any]) -> None:
+        """Set the hidden states of the first rows: float32 arrays of shape (width,), or None for zeros."""
+        import numpy as np
+
+        rows = np.ctypeslib.as_array(self._states).reshape(-1, self._width)
+        for row, state in enumerate(states):
+            rows[row] = 0 if state is None else state
 
     def fill(self, tokens: Column, positions: Column, sequences: Column, outputs: Column) -> Any:
         """Fill the arrays and return the struct to pass to llama_decode, by value."""

@@ -123,7 +123,7 @@ class LlamaBackend:
     `options` are complete, with nothing left to choose, and `cells` follow from them; `info` tells the loop their
     limits. `window`: the number of tokens that the model's sliding-window layers see, 0 for none. `vectors`: this is
     the only context of an embedding model, and makes vectors of this kind; it does not generate. `projector`: makes
-    rows of pictures and sounds; the context owns it.
+    rows of pictures and sounds; the context owns it. `context_type`: enum llama_context_type.
     """
 
     def __init__(
@@ -137,6 +137,7 @@ class LlamaBackend:
         vectors: VectorInfo | None = None,
         causal: bool = True,
         projector: LlamaProjector | None = None,
+        context_type: int = 0,
     ) -> None:
         self._lib = lib = library()
         self._model = model
@@ -152,6 +153,7 @@ class LlamaBackend:
         forget_errors()
         params = context_params(lib, options, cells, self._abort)
         params = params if vectors is None else pool(params, vectors)
+        params.ctx_type = context_type
         context = made_in_thread(lambda: lib.llama_init_from_model(model.handle, params), lib.llama_free)
         if not context:
             raise init_error(info.n_ctx)
@@ -192,6 +194,15 @@ class LlamaBackend:
     @property
     def info(self) -> ContextInfo:
         return self._info
+
+    @property
+    def cells(self) -> Cells:
+        return self._cells
+
+    @property
+    def handle(self) -> int:
+        """The llama_context pointer. Raises EngineError once closed."""
+        return self._handle()
 
     def _handle(self) -> int:
         if self._context is None:

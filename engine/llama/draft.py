@@ -1,4 +1,4 @@
-"""A draft model: a smaller one of the same vocabulary, whose context guesses ahead for another model's."""
+"""Who guesses ahead for a model: a smaller one of the same vocabulary, or the model's own head."""
 
 import re
 import sys
@@ -18,15 +18,17 @@ _PADDING = re.compile(rb"|\[PAD\d+\]")
 
 
 class DraftModel(NamedTuple):
-    """A model to guess ahead: a file to load, or one that is loaded and shares its weights."""
+    """A model to guess ahead: a file to load, or one that is loaded and shares its weights. `is_head`: the head in the
+    file of the model itself, with which it is loaded."""
 
     file: GgufFile
     model: Model | None = None
+    is_head: bool = False
 
     @property
     def planned(self) -> DraftFile:
         """What the plan of memory must know of it."""
-        return DraftFile(self.file, None if self.model is None else sys.maxsize)
+        return DraftFile(self.file, sys.maxsize if self.model is not None or self.is_head else None)
 
     def load(self, options: ModelOptions) -> Model:
         """Load the file, or share the weights that are loaded. Raises ModelLoadError."""

@@ -106,7 +106,8 @@ class GgufFile:
     `is_gated`: its feed-forward layers multiply two matrices. `n_positions`: the number of learned position
     embeddings, beyond which llama.cpp ends the process (0: positions are computed). `pooling`: how an embedding model
     makes one vector of a text ("" for other models); `is_causal`: each token sees only those before it. `base_models`:
-    the addresses of the repositories that it was made from. `is_verified`: it is certain that llama.cpp survives this
+    the addresses of the repositories that it was made from. `nextn_layers`: the last of its layers, which are heads for
+    the next tokens (MTP, NextN). `is_verified`: it is certain that llama.cpp survives this
     header.
     """
 
@@ -140,6 +141,7 @@ class GgufFile:
     is_causal: bool = True
     base_models: tuple[str, ...] = ()
     is_gated: bool = True
+    nextn_layers: int = 0
     rope: Rope = field(default_factory=Rope)
 
     @property
@@ -330,8 +332,16 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...]) 
             filter(None, (header.text(f"general.base_model.{number}.repo_url") for number in range(_MOST_BASES)))
         ),
         is_verified=verified(headers) and is_causal and not pooling,
+        nextn_layers=_nextn_layers(header, architecture, tensors),
         rope=_rope(header, architecture, n_positions),
     )
+
+
+def _nextn_layers(header: Header, architecture: str, tensors: Sequence[Tensor]) -> int:
+    """Returns the number of heads for the next tokens; 0 if the file declares them and leaves them out."""
+    count = header.integer(f"{architecture}.nextn_predict_layers", 0)
+    held = any(tensor.name.endswith(".nextn.eh_proj.weight") for tensor in tensors)
+    return count if held and 0 < count < header.integer(f"{architecture}.block_count", 0) else 0
 
 
 def _rope(header: Header, architecture: str, n_positions: int) -> Rope:

@@ -209,6 +209,19 @@ def _close_sinks() -> None:
 
 
 @cache
+def nextn() -> Any:
+    """Returns the module of llama_cpp with the functions for hidden states, `llama_set_embeddings_nextn` and
+    `llama_get_embeddings_nextn_ith`; None if it or the library lacks them: they are not in llama.h, and may change."""
+    library()
+    try:
+        import llama_cpp.llama_cpp_ext as extension
+    except (ImportError, AttributeError) as error:
+        LOGGER.debug("There are no hidden states for a model's own head: %s", error)
+        return None
+    return extension
+
+
+@cache
 def brief(name: str, result: Any = None) -> Any:
     """Returns a function of the library that holds the GIL while it runs. `result`: its result type, if not as
     declared.

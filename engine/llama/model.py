@@ -17,6 +17,7 @@ from engine.errors import ModelLoadError
 from engine.llama.context import LlamaBackend
 from engine.llama.footprint import checkpoint_bytes, copy_cost
 from engine.llama.gguf import GgufFile, NamedTemplate, read_gguf, sample_digest
+from engine.llama.head import LlamaHead
 from engine.llama.lib import forget_errors, init_error, last_errors, library
 from engine.llama.lifetime import Shared, made_in_thread
 from engine.llama.machine import anonymous_memory, batch_threads
@@ -102,9 +103,11 @@ class Model:
         *,
         progress: Callable[[float], bool | None] | None = None,
         machine: Callable[[], Machine] = this_machine,
+        head: bool = False,
     ) -> Self:
         """Load a GGUF. `progress` is called with 0.0 to 1.0, in another thread, and stops the load by returning False,
-        or by raising an error, which is raised here. `machine` returns the available memory and devices.
+        or by raising an error, which is raised here. `machine` returns the available memory and devices. `head`: load
+        the model's own head for the next tokens too.
 
         Raises ModelLoadError for a file that is not a chat model, is damaged, does not fit into memory, or that this
         build of llama.cpp cannot load.
@@ -116,7 +119,7 @@ class Model:
         before = anonymous_memory() if options.use_mmap else None
         forget_errors()
         watch = LoadProgress(progress)
-        params, _kept = model_params(lib, options, watch)
+        params, _kept = model_params(lib, options, watch, head=head)
         handle = made_in_thread(
             lambda: lib.llama_model_load_from_file(os.fsencode(file.path), params), lib.llama_model_free, watch.stop
         )
@@ -245,6 +248,13 @@ class Model:
             use_gpu=bool(self._options.n_gpu_layers),
             n_threads=context.n_threads_batch or context.n_threads or batch_threads(),
         )
+
+    def head(self, trunk: LlamaBackend) -> LlamaHead:
+        """Make the context of the model's own head, which must be loaded, beside `trunk`, a context of this model.
+        Raises RequestError if llama.cpp cannot make it."""
+        head = LlamaHead(self, trunk, self._file.sliding_window)
+        self._backends.add(head)
+        return head
 
     def lend(self) -> "Model":
         """Returns another Model over the same weights, which are freed when both are closed. Raises ModelLoadError if

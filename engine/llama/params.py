@@ -90,8 +90,11 @@ class LoadProgress:
         return not self.stopped
 
 
-def model_params(lib: Any, options: ModelOptions, progress: LoadProgress) -> tuple[Any, tuple[Any, ...]]:
-    """Returns the C parameters, and the objects that must be kept alive while they are used."""
+def model_params(
+    lib: Any, options: ModelOptions, progress: LoadProgress, *, head: bool = False
+) -> tuple[Any, tuple[Any, ...]]:
+    """Returns the C parameters, and the objects that must be kept alive while they are used. `head`: load the model's
+    own head for the next tokens too."""
     params = lib.llama_model_default_params()
     params.n_gpu_layers = options.n_gpu_layers or 0
     params.split_mode = SPLIT_MODES.index(options.split_mode)
@@ -100,6 +103,7 @@ def model_params(lib: Any, options: ModelOptions, progress: LoadProgress) -> tup
     params.load_mode = (1 if options.use_mmap else 0) + (2 if options.use_mlock else 0)
     params.use_extra_bufts = options.use_extra_bufts
     params.check_tensors = options.check_tensors
+    params.load_mtp = head
     shares: Any = None
     if options.tensor_split:
         # llama.cpp reads llama_max_devices() numbers

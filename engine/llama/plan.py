@@ -339,7 +339,7 @@ class _Planner:
         length = "as asked for" if asked.n_ctx else "the default" if ready.n_ctx == wanted else "what fits"
         count = "as asked for" if asked.n_sequences else "the default, as far as memory allows"
         room = "memory not known" if self._room is None else f"of {self._room / _MIB:,.0f} MiB"
-        drafting = f", draft model {need.draft / _MIB:,.0f}" if need.draft else ""
+        drafting = f", drafts {need.draft / _MIB:,.0f}" if need.draft else ""
         devices = ""
         if self._machine.gpus:
             chosen = "as asked for" if self._model.n_gpu_layers is not None else "what fits"

@@ -39,8 +39,8 @@ _RESERVE = 512
 
 
 class Loop:
-    """Takes requests and produces replies, over one backend. `draft`: the context of a smaller model, which guesses for
-    it. `clock`: seconds, monotonic."""
+    """Takes requests and produces replies, over one backend. `draft`: the context of a smaller model, or of the model's
+    own head, which guesses for it. `clock`: seconds, monotonic."""
 
     def __init__(
         self,
@@ -292,6 +292,8 @@ class Loop:
                     self._finish(state, finish)
             except BaseException as error:  # noqa: BLE001 - a draw's failure (logits, parser) is this request's alone
                 self._finish(state, "error", contained(error))
+        if self._drafts is not None and self._drafts.follow is not None:
+            self._drafts.follow(chunks)
 
     @staticmethod
     def _masks(due: Sequence[SequenceState]) -> "dict[SequenceState, Mask]":

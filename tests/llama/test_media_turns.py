@@ -90,7 +90,8 @@ def test_turns_at_once_say_what_each_says_alone(files: tuple[Path, Path], llm: E
                     known[key] = alone.chat(talk, **TURN)
                 wrong += not same(answer, known[key])
     assert wrong == 0
-    llm._service._runner._loop.cache.check()  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]
+    runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
+    runner._loop.cache.check()
 
 
 def test_a_conversation_goes_on_behind_a_picture(files: tuple[Path, Path], llm: Engine, kind: Kind) -> None:
@@ -105,7 +106,9 @@ def test_a_conversation_goes_on_behind_a_picture(files: tuple[Path, Path], llm: 
 def test_a_shared_pool_serves_them_too(files: tuple[Path, Path], kind: Kind, llm: Engine) -> None:
     with opened(files, kv_unified=True, kv_tokens=1024, n_sequences=4, flash_attn="off") as pool:
         asked = [[shown(media(kind, seed % 3), f"{seed}?")] for seed in range(9)]
-        for talk, answer in zip(asked, pool.generate(asked, **TURN), strict=True):
+        rows: Any = asked
+        answers = pool.generate(rows, temperature=0, max_tokens=8, logprobs=2, ignore_eos=True)
+        for talk, answer in zip(asked, answers, strict=True):
             assert same(answer, llm.chat(talk, **TURN))
 
 

@@ -38,18 +38,18 @@ MAX_ROOM_LINES = {
     "diagnose/": 2_050,
     "families/": 1_700,
     "hub/": 1_600,
-    "isolated/": 880,
-    "llama/": 5_500,
+    "isolated/": 920,
+    "llama/": 5_800,
     "media/": 700,
     "mcp/": 1_180,
     "notebook/": 210,
     "openai/": 2_680,
     "parsing/": 5_420,
     "remote/": 1_300,
-    "runtime/": 5_600,
+    "runtime/": 6_000,
     "template/": 5_100,
     "tools/": 1_520,
-    "modules outside rooms": 7_150,
+    "modules outside rooms": 7_300,
 }
 """What each room may have. A room that is cut gets less; one that needs more says why in docs/ARCHITECTURE.md."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}

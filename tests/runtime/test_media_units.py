@@ -106,7 +106,8 @@ def test_many_at_once_with_few_cells(pool: int | None, trimmable: bool) -> None:
         rows = [asked(shade % 4, (shade + 1) % 5, text=f"{shade % 3}") for shade in range(24)]
         for answer in llm.generate(rows):
             assert answer.content == "fine"
-        llm._service._runner._loop.cache.check()  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]
+        runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
+        runner._loop.cache.check()
 
 
 def test_a_failed_encode_ends_the_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
