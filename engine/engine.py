@@ -104,25 +104,24 @@ class Engine(Measures):
         model: a path, or a model on the Hugging Face Hub, downloaded into its cache unless it is there:
         "owner/repo:Q4_K_M", "owner/repo" (a quantisation that fits into memory is chosen and logged),
         "owner/repo/file.gguf", a glob, or the address of its page. revision: a branch, tag or commit on the Hub. n_ctx:
-        the most tokens that one conversation may hold; None: 8,192 or the training length, whichever is less, and less
-        if memory is short; n_gpu_layers: layers to offload, -1 for all; None: as many as fit into the devices' free
-        memory. chat_template: its text, or the path of a .jinja file, instead of the model's own. family: the family
-        whose format the output is read in (a name of models.toml, or a record), or `Families`. response_template:
-        Hugging Face's `response_template`, which states that format (a dictionary, or a JSON file's path). seed: of
-        every turn that gives none. adapters: LoRA adapters by name, which turns then name. draft: who guesses the next
-        tokens, verified in one decode (answers differ by rounding only): "ngram" copies them from the conversation;
-        "mtp", the model's own head, or a smaller model of the same vocabulary (a path, Hub name or open Engine, whose
-        weights are shared) writes them; "auto": the head if there is one, else "ngram". projector: the model's file for
-        pictures and sounds (mmproj). preflight: try these options in a child first, and adapters, the projector, and
-        the file unless its header shows that it is safe, so that a native fault does not end this process.
-        trust_template: render the model's own template here, not in a child with limits. isolated: run the model in a
-        child: a later native fault ends only that (requests fail with EngineError), and Python threads that compute
-        here do not slow it; logits processors must then be module-level functions. progress: called with 0.0 to 1.0, in
-        another thread; False stops the load.
+        the most tokens that one conversation may hold; None: 8,192 or the training length, or what fits into memory;
+        n_gpu_layers: layers to offload, -1 for all; None: as many as fit into the devices' free memory. chat_template:
+        its text, or the path of a .jinja file, instead of the model's own. family: the family whose format the output
+        is read in (a name of models.toml, or a record), or `Families`. response_template: Hugging Face's
+        `response_template`, which states that format (a dictionary, or a JSON file's path). seed: of every turn that
+        gives none. adapters: LoRA adapters by name, which turns then name. draft: who guesses the next tokens, verified
+        in one decode (answers differ by rounding only): "ngram" copies them from the conversation; "mtp", the model's
+        own head, or a smaller model of the same vocabulary (a path, Hub name or open Engine, whose weights are shared)
+        writes them; "auto": the head if there is one, else "ngram". projector: the model's file for pictures and sounds
+        (mmproj). preflight: try these options in a child first, and adapters, the projector, and the file unless its
+        header shows that it is safe, so that a native fault does not end this process. trust_template: render the
+        model's own template here, not in a child with limits. isolated: run the model in a child: a later native fault
+        ends only that (requests fail with EngineError), and Python threads here do not slow it; logits processors must
+        then be module-level functions. progress: called with 0.0 to 1.0, in another thread; False stops the load.
 
         Raises ModelLoadError for a file that is no chat model or does not fit into memory, ContextOverflowError if only
-        its context does not, both before the weights are read; TemplateError and FamilyError for a template or family
-        that cannot be used; RequestError for invalid options.
+        its context does not, both before the weights are read; TemplateError, FamilyError and RequestError for options
+        that cannot be used.
         """
         check_arguments(seed=seed, progress=progress, revision=revision, preflight=preflight)
         check_arguments(projector=projector, isolated=isolated)
