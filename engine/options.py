@@ -384,7 +384,7 @@ class Settings:
     model: ModelOptions
     context: ContextOptions
     loop: LoopOptions
-    media: MediaOptions = MediaOptions()
+    media: MediaOptions
 
 
 def _longest_draft(draft: object, draft_max: Any) -> Any:

@@ -30,7 +30,7 @@ class ProjectorFile:
     kinds: frozenset[MediaKind]
     size_bytes: int
     at_once: int
-    options: MediaOptions = MediaOptions()
+    options: MediaOptions
 
     @cached_property
     def digest(self) -> bytes:
