@@ -126,19 +126,12 @@ class Engine(Measures):
         check_arguments(seed=seed, progress=progress, revision=revision, preflight=preflight)
         check_arguments(projector=projector, isolated=isolated)
         given = settings({"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, **options}, draft)
+        guesser = (draft._model or draft) if isinstance(draft, Engine) else draft
+        reading = Reading(chat_template, family, trust_template, response_template)
         loaded = loading.load(
-            model,
-            given,
-            Reading(chat_template, family, trust_template, response_template),
-            adapters=adapters,
-            preflight=preflight,
-            isolated=isolated,
-            progress=progress,
-            revision=revision,
-            opening=partial(tell_open, cls),
-            draft=(draft._model or draft) if isinstance(draft, Engine) else draft,
-            projector=projector,
-        )
+            model, given, reading, adapters=adapters, preflight=preflight, isolated=isolated, progress=progress,
+            revision=revision, opening=partial(tell_open, cls), draft=guesser, projector=projector,
+        )  # fmt: skip
         return cls._over(loaded, seed)
 
     @classmethod

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, Unpack, cast
@@ -386,7 +386,7 @@ class Settings:
     model: ModelOptions
     context: ContextOptions
     loop: LoopOptions
-    media: MediaOptions = field(default_factory=MediaOptions)
+    media: MediaOptions
 
 
 def _longest_draft(draft: object, draft_max: Any) -> Any:

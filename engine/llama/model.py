@@ -228,7 +228,7 @@ class Model:
         window, causal = self._file.sliding_window, self._file.is_causal
         reader = None if projector is None else self._projector(projector, ready)
         if reader is not None:
-            info = replace(info, media=reader.kinds)
+            info = replace(info, media=tuple(sorted(reader.kinds)))
         try:
             backend = LlamaBackend(
                 self, ready, cells, info, window=window, vectors=made_for, causal=causal, projector=reader

@@ -4,7 +4,7 @@ The format is the one that llama.cpp's convert_hf_to_gguf.py writes with `--mmpr
 """
 
 import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -30,7 +30,7 @@ class ProjectorFile:
     kinds: frozenset[MediaKind]
     size_bytes: int
     at_once: int
-    options: MediaOptions = field(default_factory=MediaOptions)
+    options: MediaOptions
 
     @cached_property
     def digest(self) -> bytes:
