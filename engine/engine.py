@@ -111,15 +111,14 @@ class Engine(Measures):
         of models.toml, or a record), or `Families` in which to find it. response_template: Hugging Face's
         `response_template`, which states that format (a dictionary, or the path of a JSON file or tokenizer_config.json
         that holds one). seed: the seed of every turn that gives none. adapters: LoRA adapters by name, which turns then
-        name. draft: who guesses the next tokens, verified in one decode (the answer is the same except for rounding):
-        "ngram" copies them from the conversation; "mtp", the model's own head, or a smaller model of the same
-        vocabulary (a path, Hub name or open Engine, whose weights are shared) writes them; "auto": the head if there is
-        one, else "ngram". preflight: try these options in a child process first, and adapters, and the file where its
-        header does not show that it is safe, so that a native fault does not end this process; results are remembered.
-        trust_template: render the model's own chat template in this process instead of a child with limits. isolated:
-        run the model in a child: a later native fault ends only that (requests fail with EngineError), and Python
-        threads that compute here do not slow it; logits processors must then be module-level functions. progress:
-        called with 0.0 to 1.0, in another thread; False stops the load.
+        name. draft: who guesses the next tokens, verified in one decode (answers are the same except for rounding):
+        "ngram", copied from the conversation; "mtp", the model's own head; "auto", that if there is one, else "ngram";
+        a smaller model of the same vocabulary (a path, Hub name or open Engine). preflight: try these options in a
+        child process first, and adapters, and the file where its header does not show that it is safe, so that a native
+        fault does not end this process; results are remembered. trust_template: render the model's own chat template in
+        this process instead of a child with limits. isolated: run the model in a child: a later native fault ends only
+        that (requests fail with EngineError), and Python threads that compute here do not slow it; logits processors
+        must then be module-level functions. progress: called with 0.0 to 1.0, in another thread; False stops the load.
 
         Raises ModelLoadError for a file that is not a chat model, or a model that does not fit into memory, and
         ContextOverflowError if only its context does not fit, both before the weights are read; TemplateError and
