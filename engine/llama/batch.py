@@ -38,13 +38,11 @@ class LlamaBatch:
             logits=ctypes.cast(self._outputs, ctypes.POINTER(ctypes.c_int8)),
         )
 
-    def states(self, states: Sequence[Any]) -> None:
-        """Set the hidden states of the first rows: float32 arrays of shape (width,), or None for zeros."""
-        import numpy as np
-
-        rows = np.ctypeslib.as_array(self._states).reshape(-1, self._width)
-        for row, state in enumerate(states):
-            rows[row] = 0 if state is None else state
+    def states(self, states: Sequence[bytes | None]) -> None:
+        """Set the hidden states of the first rows: `width` float32 numbers each, or None for zeros."""
+        size = 4 * self._width
+        whole = b"".join(bytes(size) if state is None else state for state in states)
+        ctypes.memmove(self._states, whole, size * len(states))
 
     def fill(self, tokens: Column, positions: Column, sequences: Column, outputs: Column) -> Any:
         """Fill the arrays and return the struct to pass to llama_decode, by value."""

@@ -2,6 +2,7 @@
 context. Implements `engine.runtime.drafter.Head`.
 """
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -60,24 +61,23 @@ class LlamaHead(LlamaBackend):
         self._nextn.llama_set_embeddings_nextn(trunk.handle, True, False)  # of all rows
         self._nextn.llama_set_embeddings_nextn(self.handle, True, True)  # of rows with logits
 
-    def hidden(self, start: int, stop: int) -> Sequence[Any]:
-        """Returns the model's hidden states after rows `start` to `stop` of its last decode, float32, each of shape
-        (n_embd,). Raises DecodeError if llama.cpp has none."""
-        return [self._hidden(self._trunk.handle, row) for row in range(start, stop)]
+    def hidden(self, start: int, stop: int) -> list[bytes]:
+        """Returns the model's hidden states after rows `start` to `stop` of its last decode, `n_embd` float32 numbers
+        each. Raises DecodeError if llama.cpp has none."""
+        return self._states(self._trunk.handle, start, stop - start)
 
-    def own_hidden(self, row: int) -> Any:
-        """Returns the head's own state after a row with output, float32, shape (n_embd,)."""
-        return self._hidden(self.handle, row)
+    def own_hidden(self, row: int) -> bytes:
+        """Returns the head's own state after a row with output."""
+        return self._states(self.handle, row, 1)[0]
 
-    def _hidden(self, context: int, row: int) -> Any:
-        import numpy as np
-
+    def _states(self, context: int, row: int, count: int) -> list[bytes]:
         pointer = self._nextn.llama_get_embeddings_nextn_ith(context, row)
         if not pointer:
             raise DecodeError(f"llama.cpp has no hidden state for row {row}.")
-        return np.ctypeslib.as_array(pointer, (self._width,)).copy()
+        first, size = ctypes.addressof(pointer.contents), 4 * self._width
+        return [ctypes.string_at(first + size * number, size) for number in range(count)]
 
-    def read(self, rows: Sequence[Row], hidden: Sequence[Any]) -> None:
+    def read(self, rows: Sequence[Row], hidden: Sequence[bytes | None]) -> None:
         """Evaluate the rows, each with the hidden state after the token before it; None counts as zeros, as before the
         first token. Raises DecodeError."""
         self._batch.states(hidden)

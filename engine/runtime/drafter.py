@@ -6,7 +6,7 @@ The output is drawn from the model's own logits, so guesses change its speed onl
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from engine.errors import DecodeError
 from engine.runtime.backend import Backend, ContextInfo, Row, Vocab
@@ -215,15 +215,15 @@ class Head(Protocol):
     def info(self) -> ContextInfo: ...
     @property
     def vocab(self) -> Vocab: ...
-    def hidden(self, start: int, stop: int) -> Sequence[Any]:
+    def hidden(self, start: int, stop: int) -> Sequence[bytes]:
         """Returns the model's hidden states after these rows of its last decode."""
         ...
 
-    def own_hidden(self, row: int) -> Any:
+    def own_hidden(self, row: int) -> bytes:
         """Returns the head's own state after row `row` of its last decode, which had `output`: what follows a guess."""
         ...
 
-    def read(self, rows: Sequence[Row], hidden: Sequence[Any]) -> None:
+    def read(self, rows: Sequence[Row], hidden: Sequence[bytes | None]) -> None:
         """Evaluate the rows, each with a hidden state. Raises DecodeError."""
         ...
 
@@ -244,7 +244,7 @@ class _Track:
         self.base = base
         self.tokens: list[int] = []
         self.read = self.used = 0
-        self.hidden: list[Any] = [None]
+        self.hidden: list[bytes | None] = [None]
 
     @property
     def stop(self) -> int:
@@ -324,7 +324,7 @@ class HeadDrafter:
         sequences = [state.sequence for state, _, _ in followed]
         if sum(len(self._tracks[each].hidden) for each in sequences) > self._head.info.n_batch:
             self._read(sequences)
-        rows, hidden, asked = list[Row](), list[Any](), list[int]()
+        rows, hidden, asked = list[Row](), list[bytes | None](), list[int]()
         for state, _, _ in followed:
             track = self._tracks[state.sequence]
             rows += [*track.unread(state.sequence), Row(state.tokens[-1], track.stop, state.sequence, True)]
@@ -333,7 +333,7 @@ class HeadDrafter:
         while rows:
             began = self._clock()
             self._evaluate(rows, hidden)
-            rows, hidden, going = list[Row](), list[Any](), list[tuple[SequenceState, int, list[int]]]()
+            rows, hidden, going = list[Row](), list[bytes | None](), list[tuple[SequenceState, int, list[int]]]()
             for row, (state, size, draft) in zip(asked, followed, strict=True):
                 token, probability = self._head.likeliest(row)
                 if probability < _LEAST_PROBABILITY or self._head.vocab.is_end(token):
@@ -349,7 +349,7 @@ class HeadDrafter:
 
     def _read(self, sequences: Sequence[int]) -> None:
         """Let the head read what it has not read of these sequences."""
-        rows, hidden = list[Row](), list[Any]()
+        rows, hidden = list[Row](), list[bytes | None]()
         for sequence in sequences:
             rows += self._tracks[sequence].unread(sequence)
             hidden += self._tracks[sequence].hidden[:-1]
@@ -358,7 +358,7 @@ class HeadDrafter:
             self._evaluate(rows[start : start + most], hidden[start : start + most])
         self._have_read(sequences)
 
-    def _evaluate(self, rows: Sequence[Row], hidden: Sequence[Any]) -> None:
+    def _evaluate(self, rows: Sequence[Row], hidden: Sequence[bytes | None]) -> None:
         """Evaluate rows of the head; while a shared pool is full, forget what was used longest ago."""
         while True:
             try:
@@ -390,7 +390,8 @@ class HeadDrafter:
         if wanted >= track.read:
             del track.hidden[wanted - track.read + 1 :]
             return track
-        track.read, track.hidden = wanted, [None]
+        track.read = wanted
+        track.hidden = [None]
         return track if self._head.trim(state.sequence, position) else self._begin(state.sequence, state, position)
 
     def _copied(self, state: SequenceState, position: int) -> _Track:
