@@ -46,7 +46,7 @@ MAX_ROOM_LINES = {
     "openai/": 2_680,
     "parsing/": 5_420,
     "remote/": 1_300,
-    "runtime/": 5_600,
+    "runtime/": 5_700,
     "template/": 5_100,
     "tools/": 1_520,
     "modules outside rooms": 7_150,
