@@ -122,12 +122,9 @@ def load(
         else:
             load_options, context = checks.prepare(load_options, context)
         try_file(file, load_options, context, head=head)
+        _try_beside(file, load_options, context, [each.path for each in files.values()], seeing)
         if guessing is not None and guessing.model is None and not head:
             try_file(guessing.file, load_options, drafting)
-        for each in files.values():
-            try_file(file, load_options, context, each.path)
-        if seeing is not None:
-            try_file(file, load_options, context, projector=seeing)
     apart = guessing.file.path if guessing is not None and isolated and not head else None
     weights = _weights(path, load_options, progress, isolated=isolated, draft=apart, head=head)
     source = replace(_source(file, load_options, context, machine, preflight=preflight), first=files)
@@ -138,6 +135,20 @@ def load(
     if head and draft == AUTO:
         loop = replace(loop, draft_max=min(loop.draft_max, HEAD_TOKENS))
     return _completed(weights, checked, loop, reading, source, guessing, drafting, seeing)
+
+
+def _try_beside(
+    file: GgufFile,
+    model: ModelOptions,
+    context: ContextOptions,
+    adapters: Sequence[Path],
+    projector: ProjectorFile | None,
+) -> None:
+    """Let children decode with the adapters, and with the projector."""
+    for path in adapters:
+        try_file(file, model, context, path)
+    if projector is not None:
+        try_file(file, model, context, projector=projector)
 
 
 def _projector_file(
