@@ -489,7 +489,7 @@ def test_options_are_checked_before_anything_is_loaded(files: dict[str, Path]) -
         Engines({"a": {"model": files["a"], "n_ctxx": 5}})
     with pytest.raises(RequestError, match="isolated"):
         Engines({"a": {"model": files["a"], "isolated": "yes"}})
-    with pytest.raises(RequestError, match="draft model is not counted in the budget"):
+    with pytest.raises(RequestError, match="draft model or head is not counted in the budget"):
         Engines({"a": {"model": files["a"], "draft": files["b"]}})
     handle = Engines({"a": {"model": files["a"], "draft": "ngram"}})["a"]
     assert isinstance(handle, EngineHandle)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from projector_files import KINDS, Kind, media, write_model, write_projector
 
-from engine import Completion, Engine, RequestError, StateStore
+from engine import Audio, Completion, Engine, RequestError, StateStore
 from engine.media import Media
 
 TEMPLATE = (
@@ -118,3 +118,17 @@ def test_a_child_process_and_sound_for_eyes_are_refused(files: tuple[Path, Path]
     wrong = KINDS["ultravox" if kind.projector != "ultravox" else "llava"]
     with pytest.raises(RequestError, match="takes"):
         llm.chat([shown(media(wrong))], **TURN)
+
+
+def test_an_openai_client_shows_it_as_a_data_url(llm: Engine, kind: Kind) -> None:
+    shown_ = media(kind, 7)
+    url = shown_.data_url()
+    part: dict[str, Any] = {"type": "image_url", "image_url": {"url": url}}
+    if isinstance(shown_, Audio):
+        part = {"type": "input_audio", "input_audio": {"data": url.partition(",")[2], "format": "wav"}}
+    messages: Any = [{"role": "user", "content": [{"type": "text", "text": "See:"}, part]}]
+    answer = llm.openai_client().chat.completions.create(model="any", messages=messages, temperature=0, max_tokens=4)
+    assert answer.usage is not None
+    told = llm.chat([{"role": "user", "content": ["See:", shown_]}], temperature=0, max_tokens=4)
+    assert told.usage is not None
+    assert (answer.usage.prompt_tokens, answer.choices[0].message.content) == (told.usage.prompt_tokens, told.content)

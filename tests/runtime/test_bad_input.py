@@ -143,7 +143,10 @@ BAD_MESSAGES: list[tuple[object, str]] = [
     ([{"role": "human", "content": "x"}], "messages[0] is not valid at role"),
     ([{"role": "user", "text": "x"}], "unknown fields: 'text'"),
     (["x"], "messages[0] is not valid"),
-    ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], "text models only"),
+    (
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+        "on the wire only data: URLs are",
+    ),
     ([{"role": "assistant", "content": "x"}], "nothing to answer"),
     (
         [*QUESTION, {"role": "tool", "tool_call_id": "call_9", "content": "x"}],
