@@ -75,8 +75,8 @@ _SENTENCES = {
     "messages are a list; nothing is stored": "store user metadata",
     'write adapters={"name": "path"} in Engine.load, and adapters=["name"] in a turn':
         "lora_path lora_base lora_scale lora_adapters lora adapter lora_request",
-    "this is not there yet: models read text only, no images or sound":
-        "images image audio modalities",
+    "put Image(...) and Audio(...) into the content of a message":
+        "images image audio",
     "embedding models are loaded like any other; then use embed()": "embedding embeddings",
     "write pooling=": "pooling_type",
     "this is not there yet: a file's header is used as it is": "kv_overrides override_kv",

@@ -65,7 +65,7 @@ _OTHER_OPTIONS = _by_name(
         "leave it out; `llama-engine explain` shows what is sent": "--verbose -v",
         "write --adapter": "--lora",
         "write --projector": "--mmproj",
-        "this is not there yet: models read text only, no images or sound": "--image",
+        "write /file FILE in the chat, or --image after run": "--image",
     }
 )
 """Options of llama.cpp's programs and of ollama, and what to write instead where a command has it."""

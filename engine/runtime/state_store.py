@@ -77,7 +77,11 @@ class StateStore:
         self._states: OrderedDict[_Key, bytes] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
-        self._folder = None if path is None else _Folder(Path(path), disk)
+        self._folder = None if path is None else _Folder(Path(path).expanduser(), disk)
+        self._begin_writing()
+
+    def _begin_writing(self) -> None:
+        self._process = os.getpid()
         self._writer: ThreadPoolExecutor | None = None
         self._writes: set[Future[None]] = set()
         self._unwritten = 0
@@ -139,8 +143,9 @@ class StateStore:
             for entry in covered:
                 self._drop((origin, entry.tokens, entry.adapters))
             self._drop(key)
-            self._states[key] = saved.state
-            self._bytes += len(saved.state)
+            if len(saved.state) <= self._budget:
+                self._states[key] = saved.state
+                self._bytes += len(saved.state)
             while self._bytes > self._budget:
                 self._drop(next(iter(self._states)))
         if self._folder is not None:
@@ -156,8 +161,9 @@ class StateStore:
 
     def flush(self) -> None:
         """Wait until everything is written to disk."""
-        for write in list(self._writes):
-            write.result()
+        if self._process == os.getpid():  # a fork does not have the thread that writes
+            for write in list(self._writes):
+                write.result()
 
     def clear(self) -> None:
         """Forget all states in memory, and delete those on disk."""
@@ -174,6 +180,8 @@ class StateStore:
     def _write(self, folder: "_Folder", origin: Origin, saved: SavedState, covered: list[Path]) -> None:
         size = len(saved.state)
         with self._lock:
+            if self._process != os.getpid():
+                self._begin_writing()
             if size > folder.budget or self._unwritten + size > _UNWRITTEN:
                 return
             self._unwritten += size

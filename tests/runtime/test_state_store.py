@@ -117,6 +117,34 @@ def test_a_state_larger_than_the_budget_is_not_saved(store: StateStore) -> None:
     assert (memory.saves, held(store)) == (0, set())
 
 
+def test_a_state_too_large_for_the_memory_drives_nothing_out_of_it(tmp_path: Path) -> None:
+    store = StateStore(3_500, tmp_path / "states", 100_000)
+    keep(store, TOKENS)
+    keep(store, (7, *TOKENS), 10_000)
+    assert store.sizes[:3] == (1, 1000, 2)
+
+
+FORKS = """
+import os, sys
+from pathlib import Path
+sys.path[:0] = [sys.argv[2]]
+from test_state_store import keep, TOKENS
+from engine.runtime.state_store import StateStore
+store = StateStore(0, Path(sys.argv[1]), 100_000)
+keep(store, TOKENS)
+if os.fork() == 0:
+    keep(store, (7, *TOKENS))
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.wait()[1]), store.sizes.files)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_writes_too(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKS, str(tmp_path / "states"), str(Path(__file__).parent)]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.split() == ["0", "2"]
+
+
 def test_the_budgets_hold_over_a_thousand_states(tmp_path: Path) -> None:
     store = StateStore(20_000, tmp_path / "states", 50_000)
     for number in range(1000):

@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeAlias
 
 import gguf
 import numpy as np
-from model_files import TEMPLATE, vocabulary
+from model_files import add_vocabulary, vocabulary
 
 Kind: TypeAlias = Literal["right", "often", "random", "wrong"]
 """What the head guesses: what the model says, always; often; hardly ever; never, though it is sure."""
@@ -21,13 +21,7 @@ def write(path: Path, kind: Kind | None, *, seed: int = 5) -> Path:
     writer = gguf.GGUFWriter(path, "glm4moe")
     vocab = vocabulary()
     _describe(writer, len(vocab.tokens))
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list(vocab.tokens)
-    writer.add_token_scores([-float(index) for index in range(len(vocab.tokens))])
-    writer.add_token_types(vocab.types)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_chat_template(TEMPLATE)
+    add_vocabulary(writer, vocab)
 
     def add(name: str, values: Any) -> None:
         writer.add_tensor(name, np.ascontiguousarray(values, np.float32))

@@ -113,14 +113,8 @@ def write(
     vocab = vocabulary(shape.n_vocab, words, control, user_defined)
     _hyperparameters(writer, shape, architecture)
     writer.add_vocab_size(len(vocab.tokens))
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list(vocab.tokens)
-    writer.add_token_scores([-float(index) for index in range(len(vocab.tokens))])
-    writer.add_token_types(vocab.types)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
+    add_vocabulary(writer, vocab)
     writer.add_add_space_prefix(space_prefix)
-    writer.add_chat_template(TEMPLATE)
     if change is not None:
         change(writer)
     if tensors:
@@ -167,6 +161,17 @@ def copied(source: Path, path: Path, *, layers: int, idle: int = 0, tokens: dict
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def add_vocabulary(writer: gguf.GGUFWriter, vocab: Vocabulary) -> None:
+    """Describe a vocabulary in a file, and a chat template with its tokens."""
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(vocab.tokens)
+    writer.add_token_scores([-float(index) for index in range(len(vocab.tokens))])
+    writer.add_token_types(vocab.types)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_chat_template(TEMPLATE)
 
 
 def _hyperparameters(writer: gguf.GGUFWriter, shape: Shape, architecture: str) -> None:
