@@ -103,7 +103,7 @@ def load(
     files = AdapterSource(file).named(adapters)
     guessing = _draft_model(draft, options.loop.draft_max, file, isolated=isolated)
     head = guessing is not None and guessing.is_head
-    seeing = _projector_file(projector, options.media, isolated=isolated, embeds=file.embeds)
+    seeing = _projector_file(projector, options.media, embeds=file.embeds)
     if seeing is not None:
         if head:
             raise RequestError('A model with a projector does not draft by its own head; write draft="ngram".')
@@ -152,7 +152,7 @@ def _try_beside(
 
 
 def _projector_file(
-    projector: str | Path | None, options: MediaOptions, *, isolated: bool = False, embeds: bool = False
+    projector: str | Path | None, options: MediaOptions, *, embeds: bool = False
 ) -> ProjectorFile | None:
     """Returns the header of a projector, if there is one. Raises RequestError where none can be used, and for options
     without one."""
@@ -163,9 +163,8 @@ def _projector_file(
                 "projector= with them, or leave them out."
             )
         return None
-    if isolated or embeds:
-        where = "isolated=True: load the model in this process" if isolated else "a model that makes vectors"
-        raise RequestError(f"projector={shown(str(projector))} cannot be used with {where}.")
+    if embeds:
+        raise RequestError(f"projector={shown(str(projector))} cannot be used with a model that makes vectors.")
     return read_projector(located(projector, None), options)
 
 
@@ -304,7 +303,7 @@ def _completed(
         undo.callback(weights.close)
         draft: LlamaBackend | None = None
         if isinstance(weights, IsolatedModel):
-            backend = weights.backend(context, beside if guessing is not None else None)
+            backend = weights.backend(context, beside if guessing is not None else None, projector)
         else:
             backend = weights.backend(context, projector)
             if guessing is not None and guessing.is_head:

@@ -20,12 +20,13 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from engine import errors
 from engine.errors import EngineError
 from engine.events import Event, ToolResult
-from engine.isolated.protocol import Failed, Line, Loading, Opened
+from engine.isolated.protocol import Failed, Line, Loading, Opened, Parts
 from engine.llama.gguf import NamedTemplate
 from engine.llama.model import ModelInfo
 from engine.runtime.adapters import Adapters
 from engine.runtime.backend import ContextInfo
 from engine.runtime.logprobs import Logprob, TokenLogprobs
+from engine.runtime.media import Unit
 from engine.runtime.request import Reply
 from engine.runtime.state_file import Origin, SavedState
 from engine.runtime.vectors import VectorInfo, Vectors
@@ -38,7 +39,7 @@ _RECORDS: Mapping[str, type[Any]] = {
     for kind in (
         *_EVENTS,
         *(Adapters, ContextInfo, Failed, Line, Loading, Logprob, ModelInfo, NamedTemplate),
-        *(Opened, Origin, Reply, SavedState, TokenLogprobs, Usage, VectorInfo, Vectors),
+        *(Opened, Origin, Parts, Reply, SavedState, TokenLogprobs, Unit, Usage, VectorInfo, Vectors),
     )
 }
 _SCALARS = frozenset({type(None), bool, int, float, str})

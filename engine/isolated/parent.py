@@ -4,26 +4,47 @@ A native fault ends only the child. Python threads of the caller cannot slow its
 The child can execute nothing here: its replies are read as plain data (`engine.isolated.answers`).
 """
 
+import itertools
 import logging
 import os
 import pickle
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple, Self, TypeVar
 
 from engine.child import Child, ChildGoneError
 from engine.deadlines import call_later
 from engine.errors import EngineError, ModelLoadError, RequestError
 from engine.isolated.answers import decoded
-from engine.isolated.protocol import Channel, Failed, Line, Load, Loading, Open, Opened, Parcel, Start, ending, refusal
+from engine.isolated.protocol import (
+    Channel,
+    Drop,
+    Failed,
+    Line,
+    Load,
+    Loading,
+    Open,
+    Opened,
+    Parcel,
+    Parts,
+    Read,
+    Start,
+    ending,
+    refusal,
+)
 from engine.llama.lib import library
 from engine.llama.lifetime import Shared
 from engine.llama.model import ModelInfo
+from engine.llama.projector_file import ProjectorFile
 from engine.llama.vocab import LlamaVocab
+from engine.media import Media
 from engine.runtime.adapters import DropAdapter, LoadAdapter
 from engine.runtime.config import ContextOptions, LoopOptions, ModelOptions
+from engine.runtime.media import Part, Unit
 from engine.runtime.request import Cancel, Command, EndReasoning, Reply, Save, TurnRequest, Unpin
 from engine.runtime.state_file import Origin
 from engine.runtime.vectors import Embed
@@ -113,10 +134,15 @@ class IsolatedModel:
     def vocab(self) -> LlamaVocab:
         return self._vocabulary.vocab
 
-    def backend(self, options: ContextOptions | None = None, draft: ContextOptions | None = None) -> "IsolatedContext":
-        """Make the child's only context, and the draft model's. Raises what `Model.backend` raises, and EngineError if
-        the child dies."""
-        self._link.send(Open(options or ContextOptions(), draft))
+    def backend(
+        self,
+        options: ContextOptions | None = None,
+        draft: ContextOptions | None = None,
+        projector: ProjectorFile | None = None,
+    ) -> "IsolatedContext":
+        """Make the child's only context, with a projector if there is one, and the draft model's. Raises what
+        `Model.backend` raises, and EngineError if the child dies."""
+        self._link.send(Open(options or ContextOptions(), draft, projector))
         return IsolatedContext(self._link, self.vocab, _expected(Opened, self._link.receive()))
 
     def close(self) -> None:
@@ -171,6 +197,7 @@ class IsolatedRunner:
         self._link = link
         self._deliver = deliver
         self._waiting: dict[int, _Kept] = {}
+        self._reads = itertools.count(-1, -1)  # the service's ids are positive
         self._gate = threading.Lock()
         self._delivering = threading.Lock()
         self._refusal: EngineError | None = None
@@ -196,6 +223,19 @@ class IsolatedRunner:
     def change_adapters(self, order: LoadAdapter | DropAdapter) -> None:
         """Ask for an adapter to be loaded or dropped in the child. Raises EngineError like `submit`."""
         self._accept(order, order.id, _Kept())
+
+    def read(self, media: Media) -> Sequence[Part]:
+        """Returns a picture or a sound as the model reads it, read by the child. Raises what `LlamaProjector.read`
+        raises, and EngineError like `submit`."""
+        id_, answers = next(self._reads), SimpleQueue[Parts | Reply]()
+        self._accept(Read(id_, media), id_, _Kept(answer=answers.put))
+        answer = answers.get()
+        if isinstance(answer, Parts):
+            return [self._unit(part) if isinstance(part, Unit) else part for part in answer.parts]
+        raise answer.error or EngineError("The engine was closed before the picture or sound was read.")
+
+    def _unit(self, unit: Unit) -> Unit:
+        return replace(unit, source=_Chunk(unit.source, lambda number: self._tell(Drop(number))))
 
     def unpin(self, id_: int) -> None:
         """Allow what a request pinned to be forgotten."""
@@ -226,11 +266,11 @@ class IsolatedRunner:
                 self._link.child.kill()
                 self._thread.join()
 
-    def _tell(self, order: Command) -> None:
+    def _tell(self, order: Command | Drop) -> None:
         if self._link.child.is_ours and not self._closed:
             self._link.send(order)
 
-    def _accept(self, order: Parcel | Command, id_: int, kept: "_Kept", deadline: float | None = None) -> None:
+    def _accept(self, order: Parcel | Read | Command, id_: int, kept: "_Kept", deadline: float | None = None) -> None:
         self._link.child.check_owner()
         with self._gate:
             if self._refusal is not None:
@@ -243,7 +283,7 @@ class IsolatedRunner:
     def _read(self) -> None:
         try:
             while True:
-                replies: list[Reply] = self._link.receive()
+                replies: list[Reply | Parts] = self._link.receive()
                 with self._delivering:
                     self._deliver([completed for reply in replies for completed in self._completed(reply)])
         except EngineError as error:
@@ -258,10 +298,12 @@ class IsolatedRunner:
         with self._gate:
             self._refusal = reported = self._refusal or error
             left, self._waiting = self._waiting, {}
-        for kept in left.values():
+        ends = {id_: ending(id_, "cancelled") if self._closed else refusal(id_, reported) for id_ in left}
+        for id_, kept in left.items():
             kept.forget()
+            kept.answer(ends[id_])
         with self._delivering:
-            self._deliver([ending(id_, "cancelled") if self._closed else refusal(id_, reported) for id_ in left])
+            self._deliver([*ends.values()])
         self._link.close()
 
     def _expired(self, id_: int) -> None:
@@ -273,11 +315,15 @@ class IsolatedRunner:
             self._deliver([ending(id_, "deadline")])
         self._tell(Cancel(id_))
 
-    def _completed(self, reply: Reply) -> Sequence[Reply]:
+    def _completed(self, reply: Reply | Parts) -> Sequence[Reply]:
         """Returns the reply, its events completed by the callables that stayed here; an error reply if they fail, and
         nothing for a request that has ended."""
         kept = self._waiting.get(reply.id)
         if kept is None:
+            return ()
+        kept.answer(reply)
+        if isinstance(reply, Parts):
+            del self._waiting[reply.id]
             return ()
         try:
             completed = reply if kept.checked is None else reply._replace(events=kept.checked(reply.events))
@@ -292,10 +338,22 @@ class IsolatedRunner:
 
 class _Kept(NamedTuple):
     """The parts of a request that stay here: `checked` completes its events, `forget` cancels the timer of its
-    deadline."""
+    deadline, `answer` gets the reply to a `Read`."""
 
     checked: Callable[[Any], Any] | None = None
     forget: Callable[[], object] = int
+    answer: Callable[[Reply | Parts], object] = id
+
+
+class _Chunk:
+    """A chunk of the child's projector, which `drop` forgets there together with this object. Crosses as its number."""
+
+    def __init__(self, number: int, drop: Callable[[int], None]) -> None:
+        self._number = number
+        weakref.finalize(self, drop, number).atexit = False
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        return int, (self._number,)
 
 
 def _expected(kind: type[_Answer], answer: Any) -> _Answer:

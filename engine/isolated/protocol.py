@@ -11,8 +11,11 @@ from typing import NamedTuple
 
 from engine.child import write_frame
 from engine.events import Finished
+from engine.llama.projector_file import ProjectorFile
+from engine.media import Media
 from engine.runtime.backend import ContextInfo
 from engine.runtime.config import ContextOptions, LoopOptions, ModelOptions
+from engine.runtime.media import Part
 from engine.runtime.request import Reply
 from engine.runtime.state_file import Origin
 from engine.types import FinishReason
@@ -32,10 +35,12 @@ class Load(NamedTuple):
 
 
 class Open(NamedTuple):
-    """Make a context, and one of these options over the draft model; the reply is `Opened`."""
+    """Make a context, with a projector if there is one, and one of these options over the draft model; the reply is
+    `Opened`."""
 
     options: ContextOptions
     draft: ContextOptions | None = None
+    projector: ProjectorFile | None = None
 
 
 class Start(NamedTuple):
@@ -49,6 +54,27 @@ class Parcel(NamedTuple):
 
     id: int
     request: bytes
+
+
+class Read(NamedTuple):
+    """Read a picture or a sound with the projector; the reply is `Parts`."""
+
+    id: int
+    media: Media
+
+
+class Drop(NamedTuple):
+    """Forget the chunk of this number."""
+
+    id: int
+
+
+class Parts(NamedTuple):
+    """A picture or a sound as the model reads it. The source of a unit is the number of its chunk, which stays in the
+    child until `Drop`."""
+
+    id: int
+    parts: tuple[Part, ...]
 
 
 class Opened(NamedTuple):

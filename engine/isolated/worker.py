@@ -3,18 +3,35 @@
 The process ends when its orders end, so that it never outlives its parent.
 """
 
+import itertools
 import logging
 import pickle
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 from engine.child import ends, read_frame
 from engine.errors import EngineError, RequestError
 from engine.isolated.answers import encoded
-from engine.isolated.protocol import Channel, Failed, Line, Load, Loading, Open, Opened, Parcel, Start, refusal
+from engine.isolated.protocol import (
+    Channel,
+    Drop,
+    Failed,
+    Line,
+    Load,
+    Loading,
+    Open,
+    Opened,
+    Parcel,
+    Parts,
+    Read,
+    Start,
+    refusal,
+)
 from engine.runtime.adapters import DropAdapter, LoadAdapter
-from engine.runtime.request import Cancel, EndReasoning, Reply, Save, Unpin
+from engine.runtime.media import Part, Placed, Projector, Unit
+from engine.runtime.request import Cancel, EndReasoning, Reply, Save, TurnRequest, Unpin
 from engine.runtime.vectors import Embed
 
 
@@ -33,6 +50,7 @@ class _Worker:
     def __init__(self, orders: BinaryIO, answers: Channel) -> None:
         self._orders = orders
         self._answers = answers
+        self._chunks = _Chunks()
 
     def run(self) -> None:
         """Serve until the orders end."""
@@ -52,17 +70,17 @@ class _Worker:
                 check_draft(model, draft)
             self._answers.send(encoded(model.info))
             order: Open = self._next()
-            backend = model.backend(order.options)
+            backend = model.backend(order.options, order.projector)
             guessing = model.head(backend) if load.head else draft.backend(order.draft) if draft is not None else None
             self._answers.send(encoded(Opened(backend.info, backend.origin)))
             start: Start = self._next()
             runner = Runner(backend, self._deliver, start.options, guessing)
             try:
-                self._serve(runner)
+                self._serve(runner, backend.projector)
             finally:
                 runner.close()
 
-    def _serve(self, runner: Any) -> None:
+    def _serve(self, runner: Any, projector: Projector | None) -> None:
         """Pass orders on to the runner until they end."""
         while True:
             try:
@@ -72,7 +90,11 @@ class _Worker:
             try:
                 match order:
                     case Parcel(id, request):
-                        runner.submit(_opened(request))
+                        runner.submit(self._chunks.filled(_opened(request)))
+                    case Read(id, media) if projector is not None:
+                        self._answers.send(encoded([Parts(id, self._chunks.kept(projector.read(media)))]))
+                    case Drop(id):
+                        self._chunks.drop(id)
                     case Save(id, pin):
                         runner.save(id, pin)
                     case Embed():
@@ -99,6 +121,29 @@ class _Worker:
 
     def _deliver(self, replies: Sequence[Reply]) -> None:
         self._answers.send(encoded(list(replies)))
+
+
+class _Chunks:
+    """The sources of units that the parent holds, by number."""
+
+    def __init__(self) -> None:
+        self._sources: dict[int, Any] = {}
+        self._numbers = itertools.count()
+        self.drop = self._sources.pop
+
+    def kept(self, parts: Sequence[Part]) -> tuple[Part, ...]:
+        """Returns the parts as the parent gets them."""
+        return tuple(replace(part, source=self._keep(part)) if isinstance(part, Unit) else part for part in parts)
+
+    def _keep(self, unit: Unit) -> int:
+        number = next(self._numbers)
+        self._sources[number] = unit.source
+        return number
+
+    def filled(self, request: TurnRequest) -> TurnRequest:
+        """Returns a request of the parent's with the sources of its units."""
+        media = (Placed(start, replace(unit, source=self._sources[unit.source])) for start, unit in request.media)
+        return replace(request, media=tuple(media))
 
 
 def _opened(request: bytes) -> Any:

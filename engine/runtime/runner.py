@@ -7,10 +7,12 @@ from queue import SimpleQueue
 from typing import Protocol, runtime_checkable
 
 from engine.errors import EngineError
+from engine.media import Media
 from engine.runtime.adapters import DropAdapter, LoadAdapter
 from engine.runtime.backend import Backend, ContextInfo, Vocab
 from engine.runtime.config import LoopOptions
 from engine.runtime.loop import Loop
+from engine.runtime.media import Part
 from engine.runtime.request import Cancel, Close, Command, EndReasoning, Reply, Save, Submit, TurnRequest, Unpin
 from engine.runtime.state_file import Origin
 from engine.runtime.vectors import Embed
@@ -33,6 +35,12 @@ class LoopHandle(Protocol):
     def close(self) -> None: ...
 
 
+class RemoteHandle(LoopHandle, Protocol):
+    """A handle of a loop in another process, which has the projector too: `read` is that of `Projector`."""
+
+    def read(self, media: Media) -> Sequence[Part]: ...
+
+
 @runtime_checkable
 class RemoteContext(Protocol):
     """A context whose loop does not run in this process."""
@@ -43,7 +51,7 @@ class RemoteContext(Protocol):
     def info(self) -> ContextInfo: ...
     @property
     def origin(self) -> Origin: ...
-    def runner(self, deliver: Callable[[Sequence[Reply]], None], options: LoopOptions) -> LoopHandle: ...
+    def runner(self, deliver: Callable[[Sequence[Reply]], None], options: LoopOptions) -> RemoteHandle: ...
 
 
 class Runner:

@@ -85,13 +85,15 @@ class Service:
         self._single = lru_cache(maxsize=16)(partial(_single_tokens, backend.vocab))
         self._turns = TurnMemory(backend.vocab)
         self._rows = RowTokens()
-        self._projector = None if isinstance(backend, RemoteContext) else backend.projector
-        if self._projector is not None:
-            self._projected = lru_cache(maxsize=_REMEMBERED_MEDIA)(self._projector.read)
         self._adapters = AdapterNames()
         self._post = _Deliveries(self._turns, backend.info, options.max_waiting)
-        run = backend.runner if isinstance(backend, RemoteContext) else partial(Runner, backend, draft=draft)
-        self._runner = run(self._post.deliver, options)
+        self._runner: LoopHandle
+        if isinstance(backend, RemoteContext):
+            self._runner = reader = backend.runner(self._post.deliver, options)
+        else:
+            self._runner, reader = Runner(backend, self._post.deliver, options, draft), backend.projector
+        if reader is not None:
+            self._projected = lru_cache(maxsize=_REMEMBERED_MEDIA)(reader.read)
         weakref.finalize(self, _close, self._home, self._runner.close)
 
     @property
@@ -181,7 +183,7 @@ class Service:
 
     def _units(self, media: Media) -> Sequence[Part]:
         """Returns a picture or a sound as the model reads it; the last ones are remembered."""
-        if self._projector is None:
+        if not self._info.media:
             raise RequestError(
                 "The conversation has images or sounds, and this engine was loaded without a projector; "
                 "Engine.load(model, projector=...)."

@@ -66,8 +66,6 @@ def test_files_that_are_no_projector(projector: Path, tmp_path: Path) -> None:
 
 
 def test_what_a_projector_cannot_be_combined_with(projector: Path) -> None:
-    with pytest.raises(RequestError, match="isolated=True: load the model in this process"):
-        Engine.load(projector=projector, isolated=True)
     with pytest.raises(RequestError, match="are for models with a projector"):
         Engine.load(image_max_tokens=100)
     with pytest.raises(RequestError, match="image_min_tokens=5 is more than image_max_tokens=3"):

@@ -24,7 +24,7 @@ from engine.events import (
 )
 from engine.isolated import answers
 from engine.isolated.answers import decoded, encoded
-from engine.isolated.protocol import Failed, Line, Loading, Opened
+from engine.isolated.protocol import Failed, Line, Loading, Opened, Parts
 from engine.llama.gguf import NamedTemplate
 from engine.llama.model import ModelInfo
 from engine.runtime.backend import ContextInfo
@@ -73,7 +73,7 @@ def test_a_list_of_replies_has_tuples_inside() -> None:
 
 def test_every_record_that_an_answer_may_hold_is_known() -> None:
     """Found from the annotations: a field of a new class, and nobody told the list."""
-    waiting: list[Any] = [Reply, Failed, Line, Loading, Opened, ModelInfo]
+    waiting: list[Any] = [Reply, Failed, Line, Loading, Opened, ModelInfo, Parts]
     seen: set[Any] = {ToolResult}  # an event of the agent loop, which no child runs
     records: set[type[Any]] = set()
     while waiting:

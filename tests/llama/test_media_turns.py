@@ -112,12 +112,22 @@ def test_a_shared_pool_serves_them_too(files: tuple[Path, Path], kind: Kind, llm
             assert same(answer, llm.chat(talk, **TURN))
 
 
-def test_a_child_process_and_sound_for_eyes_are_refused(files: tuple[Path, Path], llm: Engine, kind: Kind) -> None:
-    with pytest.raises(RequestError, match="projector"):
-        opened(files, isolated=True)
+def test_a_child_process_answers_as_one_here(files: tuple[Path, Path], llm: Engine, kind: Kind) -> None:
     wrong = KINDS["ultravox" if kind.projector != "ultravox" else "llava"]
-    with pytest.raises(RequestError, match="takes"):
-        llm.chat([shown(media(wrong))], **TURN)
+    with opened(files, isolated=True) as apart:
+        assert apart.inspect() == llm.inspect()
+        talks = [[shown(media(kind, 8)), shown(media(kind, seed), f"{seed}?")] for seed in (9, 8, 9)]
+        there = [apart.stream(talk, **TURN) for talk in talks]
+        for talk, stream in zip(talks, there, strict=True):
+            assert same(stream.result(), llm.chat(talk, **TURN))
+        again = apart.chat(talks[0], **TURN)
+        assert new(again) < 30, "its rows are known there, too"
+        for engine in (llm, apart):
+            with pytest.raises(RequestError, match="takes"):
+                engine.chat([shown(media(wrong))], **TURN)
+        for seed in range(20, 40):  # more than are remembered: what is forgotten here is forgotten there
+            apart.chat([shown(media(kind, seed))], max_tokens=1)
+        assert same(apart.chat(talks[0], **TURN), llm.chat(talks[0], **TURN))
 
 
 def test_an_openai_client_shows_it_as_a_data_url(llm: Engine, kind: Kind) -> None:

@@ -38,7 +38,7 @@ MAX_ROOM_LINES = {
     "diagnose/": 2_040,
     "families/": 1_660,
     "hub/": 1_590,
-    "isolated/": 900,
+    "isolated/": 1_030,
     "llama/": 5_610,
     "media/": 680,
     "mcp/": 1_170,

@@ -1,0 +1,121 @@
+"""Pictures and sounds for a model in a child process: what crosses, and what its death ends."""
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from projector_files import KINDS, media, write_model, write_projector
+
+from engine import Engine, EngineError, Image, RequestError
+from engine.isolated.parent import IsolatedRunner
+from engine.isolated.protocol import Drop, Parcel, Read
+
+TURN: dict[str, Any] = {"temperature": 0, "max_tokens": 2, "ignore_eos": True}
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+
+
+def asked(seed: int, text: str = "What is it?") -> list[dict[str, Any]]:
+    return [{"role": "user", "content": ["See:", media(KINDS["llava"], seed), text]}]
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> Iterator[Engine]:
+    path = write_projector(tmp_path / "mmproj.gguf", KINDS["llava"])
+    with Engine.load(projector=path, isolated=True, n_ctx=1024, n_threads=1) as llm:
+        yield llm
+
+
+def runner_of(llm: Engine) -> Any:
+    runner = llm._service._runner  # pyright: ignore[reportPrivateUsage]
+    assert isinstance(runner, IsolatedRunner)
+    return runner
+
+
+def test_pixels_cross_once_for_many_turns_and_are_forgotten_on_both_sides(
+    apart: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[object] = []
+    runner = runner_of(apart)
+    send = runner._link.send
+
+    def note(order: object) -> None:
+        sent.append(order)
+        send(order)
+
+    monkeypatch.setattr(runner._link, "send", note)
+    for text in ("What is it?", "Is it large?"):
+        apart.chat(asked(0, text), **TURN)
+    assert sum(isinstance(order, Read) for order in sent) == 1
+    pixels = media(KINDS["llava"], 0)
+    assert isinstance(pixels, Image)
+    assert all(pixels.rgb not in order.request for order in sent if isinstance(order, Parcel))
+    count = 20
+    for seed in range(1, count):
+        apart.chat(asked(seed), **TURN)
+    dropped = [order.id for order in sent if isinstance(order, Drop)]
+    assert dropped == list(range(count - 16)), "the service remembers 16"
+    apart.chat(asked(0), **TURN)
+    assert sum(isinstance(order, Read) for order in sent) == count + 1
+
+
+def test_a_picture_that_cannot_be_read_there_ends_its_request_only(apart: Engine) -> None:
+    with pytest.raises(RequestError, match="takes image, not audio"):
+        apart.chat([{"role": "user", "content": ["Hear:", media(KINDS["ultravox"]), "?"]}], **TURN)
+    assert apart.chat(asked(1), **TURN).finish_reason == "length"
+    assert runner_of(apart)._waiting == {}
+
+
+def test_a_child_that_dies_of_a_sound_ends_that_request_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GGML_NO_BACKTRACE", "1")  # a debugger attached to the death takes seconds
+    kind = KINDS["ultravox"]
+    path = write_projector(tmp_path / "mmproj.gguf", kind, stack=8)
+    llm = Engine.load(write_model(tmp_path, kind), projector=path, isolated=True, preflight=False, n_ctx=4096)
+    with llm:
+        beside = llm.stream("Hello!", ignore_eos=True)
+        reading = iter(beside)
+        assert next(reading)
+        with pytest.raises(EngineError, match=r"process died by SIGABRT; load the model again"):
+            llm.chat([{"role": "user", "content": ["Hear:", media(kind), "?"]}], **TURN)
+        with pytest.raises(EngineError, match="died by SIGABRT"):
+            beside.result(10)
+        with pytest.raises(EngineError, match="died by SIGABRT"):
+            llm.chat("Hello!")
+
+
+@pytest.mark.parametrize("ends", ["killed", "closed"])
+def test_one_that_waits_for_a_picture_to_be_read_hears_of_the_end(apart: Engine, ends: str) -> None:
+    runner = runner_of(apart)
+    process = runner._link.child.process
+    process.send_signal(signal.SIGSTOP)
+    heard: list[str] = []
+
+    def ask() -> None:
+        try:
+            apart.chat(asked(2), **TURN)
+        except EngineError as error:
+            heard.append(str(error))
+
+    waiting = threading.Thread(target=ask)
+    waiting.start()
+    while not runner._waiting:
+        assert waiting.is_alive(), heard
+    if ends == "killed":
+        process.kill()
+    else:
+        apart.close()
+    waiting.join(20)
+    assert len(heard) == 1
+    assert ("died by SIGKILL" if ends == "killed" else "closed before the picture") in heard[0]
+
+
+def test_large_pictures_cross(apart: Engine) -> None:
+    pixels = np.random.default_rng(3).integers(0, 256, (3000, 2000, 3), np.uint8)
+    answer = apart.chat([{"role": "user", "content": ["See:", Image(pixels), "?"]}], **TURN)
+    assert answer.finish_reason == "length"
