@@ -10,6 +10,7 @@ from projector_files import KINDS, Kind, media, write_model, write_projector
 
 from engine import Audio, Completion, Engine, RequestError, StateStore
 from engine.media import Media
+from engine.runtime.media import Unit
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -59,13 +60,39 @@ def same(one: Completion, other: Completion) -> bool:
     return True
 
 
-def test_a_second_conversation_evaluates_none_of_its_rows(llm: Engine, kind: Kind) -> None:
-    first = llm.chat([shown(media(kind, 3))], **TURN)
-    rows = new(first)
-    again = llm.chat([shown(media(kind, 3), "Something else?")], **TURN)
-    assert new(again) < 60 < rows or new(again) < rows / 2
-    other = llm.chat([shown(media(kind, 4), "Something else?")], **TURN)
-    assert new(other) >= rows - 30, "another one never hits"
+def noted(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[bytes]:
+    """The keys of the units that a method is called with from now on."""
+    keys: list[bytes] = []
+    method: Any = getattr(owner, name)
+
+    def note(unit: Unit, *more: Any) -> Any:
+        keys.append(unit.key)
+        return method(unit, *more)
+
+    monkeypatch.setattr(owner, name, note)
+    return keys
+
+
+def test_a_second_conversation_encodes_nothing_and_evaluates_none_of_its_rows(
+    llm: Engine, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
+    backend = runner._backend
+    encoded, evaluated = (
+        noted(monkeypatch, owner, name) for owner, name in ((backend.projector, "_encoded"), (backend, "decode_media"))
+    )
+    for seed in (3, 4):  # the second is another picture, which never hits
+        encoded.clear()
+        evaluated.clear()
+        first = llm.chat([shown(media(kind, seed))], **TURN)
+        units = [unit.key for unit in backend.projector.read(media(kind, seed)) if isinstance(unit, Unit)]
+        assert encoded == evaluated == units
+        again = llm.chat([shown(media(kind, seed), "Something else?")], **TURN)
+        assert (encoded, evaluated) == (units, units)
+        assert new(again) < new(first)
+    beside = llm.chat([{"role": "user", "content": ["Elsewhere:", media(kind, 3)]}], **TURN)
+    assert beside.finish_reason == "length"
+    assert encoded == units, "where the beginning differs it is evaluated, and not encoded"
 
 
 def test_turns_at_once_say_what_each_says_alone(files: tuple[Path, Path], llm: Engine, kind: Kind) -> None:

@@ -119,10 +119,10 @@ def test_rows_are_encoded_once_and_found_by_content(backend: LlamaBackend, kind:
     reader = backend.projector
     assert reader is not None
     assert set(backend.info.media) == reader.kinds == {media(kind).kind}
-    first, again, other = (only(reader.read(media(kind, seed))) for seed in (0, 0, 1))
+    first, again, other = (first_unit(reader.read(media(kind, seed))) for seed in (0, 0, 1))
     assert first.key == again.key != other.key
     rows = reader.encode(first)
-    assert rows.shape == (first.rows, kind.width)
+    assert rows.shape == (first.rows, kind.width * (1 + kind.deepstack))
     assert reader.encode(again) is rows
     assert not np.array_equal(reader.encode(other)[:4], rows[:4])
 
@@ -131,7 +131,7 @@ def test_what_does_not_fit_the_cache_is_encoded_again(files: tuple[Path, Path], 
     with Model.load(files[0]) as model:
         reader = model.backend(OPTIONS, read_projector(files[1], MediaOptions(media_cache_mib=0))).projector
         assert reader is not None
-        unit = only(reader.read(media(kind)))
+        unit = first_unit(reader.read(media(kind)))
         rows = reader.encode(unit)
         assert reader.encode(unit) is not rows
         assert np.array_equal(reader.encode(unit), rows)
@@ -140,7 +140,7 @@ def test_what_does_not_fit_the_cache_is_encoded_again(files: tuple[Path, Path], 
 def test_an_aborted_unit_leaves_nothing(backend: LlamaBackend, kind: Kind) -> None:
     assert backend.projector is not None
     expected, _, _ = evaluated(backend, [BEFORE, media(kind), AFTER])
-    unit = only(backend.projector.read(media(kind)))
+    unit = first_unit(backend.projector.read(media(kind)))
     backend.trim(0, 3)
     backend.abort()
     with pytest.raises(DecodeError) as caught:
@@ -154,7 +154,7 @@ def test_an_aborted_unit_leaves_nothing(backend: LlamaBackend, kind: Kind) -> No
 def test_trimmed_and_copied_sequences_know_where_units_end(backend: LlamaBackend, kind: Kind) -> None:
     reader = backend.projector
     assert reader is not None
-    unit = only(reader.read(media(kind)))
+    unit = first_unit(reader.read(media(kind)))
     backend.trim(0, 0)
     backend.trim(1, 0)
     start, end = 3, 3 + unit.positions
@@ -178,7 +178,7 @@ def test_trimmed_and_copied_sequences_know_where_units_end(backend: LlamaBackend
 
 def test_a_sequence_or_a_context_that_there_is_not(backend: LlamaBackend, files: tuple[Path, Path], kind: Kind) -> None:
     assert backend.projector is not None
-    unit = only(backend.projector.read(media(kind)))
+    unit = first_unit(backend.projector.read(media(kind)))
     with pytest.raises(DecodeError, match="has 2 sequences, and a projector"):
         backend.decode_media(unit, 2, 0)
     with Model.load(files[0]) as model:
@@ -188,9 +188,8 @@ def test_a_sequence_or_a_context_that_there_is_not(backend: LlamaBackend, files:
             plain.decode_media(unit, 0, 0)
 
 
-def only(parts: Sequence[Part]) -> Unit:
-    (unit,) = (part for part in parts if isinstance(part, Unit))
-    return unit
+def first_unit(parts: Sequence[Part]) -> Unit:
+    return next(part for part in parts if isinstance(part, Unit))
 
 
 class TestOneProjector:
@@ -214,9 +213,25 @@ class TestOneProjector:
             assert np.abs(text - plain).max() < 1e-3
             narrow = model.backend(replace(OPTIONS, n_ctx=512, n_sequences=1), file)
             assert narrow.projector is not None
-            unit = only(narrow.projector.read(media(kind)))
+            unit = first_unit(narrow.projector.read(media(kind)))
             with pytest.raises(DecodeError, match=r"576 rows, which must be evaluated at once, but a micro-batch 512"):
                 narrow.decode_media(unit, 0, 0)
+
+    def test_idefics3_s_tiles_are_units_with_tokens_between_them(self, tmp_path: Path) -> None:
+        kind = KINDS["idefics3"]
+        path = write_projector(tmp_path / "mmproj.gguf", kind)
+        with Model.load(write_model(tmp_path / "model.gguf", kind)) as model:
+            backend = model.backend(OPTIONS, read_projector(path))
+            assert backend.projector is not None
+            parts = backend.projector.read(media(kind))
+            read = [[*map(backend.vocab.text, part)] if not isinstance(part, Unit) else part.rows for part in parts]
+            assert len({part.key for part in parts if isinstance(part, Unit)}) == 5
+        around, overview, *tiles = kind.tokens
+        first, *others = ([around, tile] for tile in tiles)
+        ends = [*others[:1], ["\n", *others[1]], *others[2:]]
+        assert read[:2] == [first, 4]
+        assert read[2:8:2] == ends
+        assert read[8:] == [["\n\n", around, overview], 4, [around]]
 
     def test_limits_on_rows_are_part_of_the_key(self, tmp_path: Path) -> None:
         kind = KINDS["qwen2vl"]
@@ -227,7 +242,7 @@ class TestOneProjector:
             for options in (MediaOptions(), MediaOptions(image_max_tokens=20), MediaOptions(image_min_tokens=400)):
                 reader = model.backend(OPTIONS, read_projector(path, options)).projector
                 assert reader is not None
-                units.append(only(reader.read(picture)))
+                units.append(first_unit(reader.read(picture)))
         assert units[1].rows <= 20 < units[0].rows < 400 <= units[2].rows
         assert len({unit.key for unit in units}) == 3
 

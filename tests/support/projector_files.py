@@ -20,13 +20,21 @@ _OWN_WIDTH, _HEADS, _HEAD, _INNER, _LAYERS = 128, 4, 32, 256, 2  # of the models
 _D, _FF = 32, 64  # of the encoders
 
 
+TILES = ("<fake_token_around_image>", "<global-img>", *(f"<row_{y}_col_{x}>" for y in (1, 2) for x in (1, 2)))
+"""What Idefics3 has between the tiles of a picture."""
+
+
 @dataclass(frozen=True)
 class Kind:
-    """A projector, and the architecture of the model that it is for; "": the built-in model."""
+    """A projector, and the architecture of the model that it is for; "": the built-in model. `tokens`: control tokens
+    that its vocabulary has beside the built-in model's. `deepstack`: layers of the encoder whose features the model's
+    first layers get."""
 
     projector: str
     architecture: str = ""
     image: int = 56
+    tokens: tuple[str, ...] = ()
+    deepstack: int = 0
 
     @property
     def width(self) -> int:
@@ -38,6 +46,8 @@ KINDS = {
     "gemma3": Kind("gemma3", "gemma3"),
     "qwen2vl": Kind("qwen2vl_merger", "qwen2vl"),
     "ultravox": Kind("ultravox"),
+    "idefics3": Kind("idefics3", "llama", tokens=TILES),
+    "qwen3vl": Kind("qwen3vl_merger", "qwen3vl", tokens=("<|vision_start|>", "<|vision_end|>"), deepstack=1),
 }
 
 
@@ -76,8 +86,13 @@ def write_model(path: Path, kind: Kind) -> Path:
     for name, field in source.fields.items():
         if name.startswith("tokenizer."):
             inner = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
-            writer.add_key_value(name, field.contents(), field.types[0], inner)
-    words = len(source.fields["tokenizer.ggml.tokens"].data)
+            value = field.contents()
+            if name == "tokenizer.ggml.tokens":
+                value += kind.tokens
+            if name == "tokenizer.ggml.token_type":
+                value += [int(gguf.TokenType.CONTROL)] * len(kind.tokens)
+            writer.add_key_value(name, value, field.types[0], inner)
+    words = len(source.fields["tokenizer.ggml.tokens"].data) + len(kind.tokens)
     writer.add_vocab_size(words)
     writer.add_context_length(2048)
     writer.add_embedding_length(width)
@@ -90,9 +105,13 @@ def write_model(path: Path, kind: Kind) -> Path:
     writer.add_layer_norm_rms_eps(1e-6)
     if kind.architecture == "gemma3":
         writer.add_sliding_window(512)
-    if kind.architecture == "qwen2vl":
+    if kind.architecture == "llama":
+        writer.add_rope_dimension_count(_HEAD)
+    if kind.architecture in ("qwen2vl", "qwen3vl"):
         writer.add_rope_dimension_sections([4, 6, 6, 0])
         writer.add_rope_dimension_count(_HEAD)
+    if kind.deepstack:
+        writer.add_num_deepstack_layers(kind.deepstack)
     writer.add_tensor("token_embd.weight", numbers(words, width))
     writer.add_tensor("output_norm.weight", np.ones(width, np.float32))
     for layer in range(_LAYERS):
@@ -102,9 +121,10 @@ def write_model(path: Path, kind: Kind) -> Path:
 
 def _add_layer(writer: gguf.GGUFWriter, prefix: str, numbers: Any, architecture: str) -> None:
     ones = {"attn_norm": _OWN_WIDTH, "ffn_norm": _OWN_WIDTH}
+    if architecture in ("gemma3", "qwen3vl"):
+        ones |= {"attn_q_norm": _HEAD, "attn_k_norm": _HEAD}
     if architecture == "gemma3":
-        ones |= {"attn_q_norm": _HEAD, "attn_k_norm": _HEAD, "post_attention_norm": _OWN_WIDTH}
-        ones |= {"post_ffw_norm": _OWN_WIDTH}
+        ones |= {"post_attention_norm": _OWN_WIDTH, "post_ffw_norm": _OWN_WIDTH}
     for name, size in ones.items():
         writer.add_tensor(f"{prefix}{name}.weight", np.ones(size, np.float32))
     for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
@@ -143,15 +163,16 @@ def write_projector(path: Path, kind: Kind, *, width: int = 0, stack: int = 4, s
     else:
         _add_picture(writer, numbers, kind, width)
     for layer in range(2):
-        _add_block(writer, f"{'a' if audio else 'v'}.blk.{layer}.", numbers, audio=audio)
+        _add_block(writer, f"{'a' if audio else 'v'}.blk.{layer}.", numbers, audio=audio, fused=bool(kind.deepstack))
     return _written(writer, path)
 
 
-def _add_block(writer: gguf.GGUFWriter, prefix: str, numbers: Any, *, audio: bool) -> None:
-    for name in ("attn_q", "attn_k", "attn_v", "attn_out"):
-        writer.add_tensor(f"{prefix}{name}.weight", numbers(_D, _D))
+def _add_block(writer: gguf.GGUFWriter, prefix: str, numbers: Any, *, audio: bool, fused: bool) -> None:
+    for name in ("attn_qkv", "attn_out") if fused else ("attn_q", "attn_k", "attn_v", "attn_out"):
+        outputs = 3 * _D if name == "attn_qkv" else _D
+        writer.add_tensor(f"{prefix}{name}.weight", numbers(outputs, _D))
         if not (audio and name == "attn_k"):
-            writer.add_tensor(f"{prefix}{name}.bias", numbers(_D))
+            writer.add_tensor(f"{prefix}{name}.bias", numbers(outputs))
     writer.add_tensor(f"{prefix}ffn_up.weight", numbers(_FF, _D))
     writer.add_tensor(f"{prefix}ffn_up.bias", numbers(_FF))
     writer.add_tensor(f"{prefix}ffn_down.weight", numbers(_D, _FF))
@@ -187,15 +208,21 @@ def _add_picture(writer: gguf.GGUFWriter, numbers: Any, kind: Kind, width: int) 
     writer.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
     writer.add_tensor("v.patch_embd.weight", numbers(_D, 3, patch, patch))
     _add_norm(writer, "v.post_ln")
-    if kind.projector == "qwen2vl_merger":
+    if kind.projector in ("qwen2vl_merger", "qwen3vl_merger"):
         writer.add_uint32("clip.vision.spatial_merge_size", 2)
         writer.add_tensor("v.patch_embd.weight.1", numbers(_D, 3, patch, patch))
-        _add_layers(writer, numbers, 4 * _D, width)
+        _add_layers(writer, numbers, ("mm.0", "mm.2"), 4 * _D, width)
+        for layer in range(kind.deepstack):
+            name = f"v.deepstack.{layer}"
+            writer.add_tensor(f"{name}.norm.weight", np.ones(4 * _D, np.float32))
+            writer.add_tensor(f"{name}.norm.bias", np.zeros(4 * _D, np.float32))
+            _add_layers(writer, numbers, (f"{name}.fc1", f"{name}.fc2"), 4 * _D, width)
+    if kind.projector == "qwen2vl_merger":
         return
     writer.add_tensor("v.patch_embd.bias", numbers(_D))
     writer.add_tensor("v.position_embd.weight", numbers((kind.image // patch) ** 2, _D))
     if kind.projector == "mlp":
-        _add_layers(writer, numbers, _D, width)
+        _add_layers(writer, numbers, ("mm.0", "mm.2"), _D, width)
     elif kind.projector == "gemma3":
         writer.add_uint32("clip.vision.projector.scale_factor", 2)
         writer.add_tensor("mm.input_projection.weight", numbers(_D, width))
@@ -206,8 +233,8 @@ def _add_picture(writer: gguf.GGUFWriter, numbers: Any, kind: Kind, width: int) 
         writer.add_tensor("mm.model.fc.weight", numbers(width, 4 * _D))
 
 
-def _add_layers(writer: gguf.GGUFWriter, numbers: Any, inner: int, width: int) -> None:
-    for name, outputs in (("mm.0", inner), ("mm.2", width)):
+def _add_layers(writer: gguf.GGUFWriter, numbers: Any, names: tuple[str, str], inner: int, width: int) -> None:
+    for name, outputs in zip(names, (inner, width), strict=True):
         writer.add_tensor(f"{name}.weight", numbers(outputs, inner))
         writer.add_tensor(f"{name}.bias", numbers(outputs))
 
