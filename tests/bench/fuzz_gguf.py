@@ -15,8 +15,6 @@ Exits with 1 where any of the last kind was seen, after printing what repeats it
 """
 
 import argparse
-import contextlib
-import json
 import os
 import sys
 import tempfile
@@ -28,7 +26,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent)]
 
-from gguf_fuzz import NEVER, SEEDS, Case, End, cases, prepare, run  # noqa: E402
+from gguf_fuzz import NEVER, SEEDS, Case, End, cases, prepare, run_all  # noqa: E402
 
 
 def main() -> None:
@@ -47,44 +45,12 @@ def main() -> None:
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="fuzz-gguf-") as work:
         prepare(Path(work) / "cache")
-        ends = list(_all(chosen, Path(work), given.jobs))
+        ends = run_all(chosen, Path(work), given.jobs)
     sys.exit(_report(chosen, ends, time.perf_counter() - begun, shown=bool(given.only)))
 
 
 def _named(seed: tuple[str, str | None]) -> str:
     return seed[0] + (f"+{seed[1]}" if seed[1] else "")
-
-
-def _all(chosen: Sequence[Case], work: Path, jobs: int) -> list[End]:
-    """Every job takes each `jobs`-th case, in a process of its own."""
-    files = [work / f"ends-{job}.jsonl" for job in range(jobs)]
-    children: list[int] = []
-    for job, file in enumerate(files):
-        child = os.fork()
-        if child == 0:
-            folder = work / f"job-{job}"
-            with file.open("w", encoding="utf-8") as out:
-                for case in chosen[job::jobs]:
-                    folder.mkdir()
-                    end = run(case, folder)
-                    out.write(json.dumps([end.outcome, end.said, end.seconds, end.memory]) + "\n")
-                    _empty(folder)
-            os._exit(0)
-        children.append(child)
-    for child in children:
-        os.waitpid(child, 0)
-    ends: dict[int, End] = {}
-    for job, file in enumerate(files):
-        for index, line in enumerate(file.read_text(encoding="utf-8").splitlines()):
-            ends[job + index * jobs] = End(*json.loads(line))
-    return [ends[index] for index in range(len(chosen))]
-
-
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        with contextlib.suppress(OSError):
-            path.unlink()
-    folder.rmdir()
 
 
 def _report(chosen: Sequence[Case], ends: Sequence[End], seconds: float, *, shown: bool) -> int:

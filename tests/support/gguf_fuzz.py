@@ -6,6 +6,7 @@ users get.
 Only for a process that has computed nothing yet: OpenMP does not live through a fork.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -15,11 +16,11 @@ import struct
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import gguf_mutants
 import model_zoo
@@ -128,8 +129,61 @@ class End:
     memory: int
 
 
-def run(case: Case, folder: Path) -> End:
-    """Write the file and load it in a process of its own."""
+class Made(Protocol):
+    """A file to be made, or several of which one is returned."""
+
+    def write(self, folder: Path) -> Path: ...
+
+
+Use: TypeAlias = Callable[[Path, Callable[[], None]], None]
+"""Loads a file, calls the function that it is given, and uses the file."""
+
+
+def chat(path: Path, loaded: Callable[[], None]) -> None:
+    """Load a model, and generate with it."""
+    from engine import Engine
+
+    with Engine.load(path, n_ctx=256, n_threads=1) as llm:
+        loaded()
+        llm.tokenize(_TEXT)
+        llm.complete("hello world", max_tokens=3)
+        llm.chat([{"role": "user", "content": _TEXT}], max_tokens=3)
+
+
+def run_all(chosen: Sequence[Made], work: Path, jobs: int, use: Use = chat) -> list[End]:
+    """Run them all: every job takes each `jobs`-th, in a process of its own."""
+    files = [work / f"ends-{job}.jsonl" for job in range(jobs)]
+    children: list[int] = []
+    for job, file in enumerate(files):
+        child = os.fork()
+        if child == 0:
+            folder = work / f"job-{job}"
+            with file.open("w", encoding="utf-8") as out:
+                for case in chosen[job::jobs]:
+                    folder.mkdir()
+                    end = run(case, folder, use)
+                    out.write(json.dumps([end.outcome, end.said, end.seconds, end.memory]) + "\n")
+                    _empty(folder)
+            os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+    ends: dict[int, End] = {}
+    for job, file in enumerate(files):
+        for index, line in enumerate(file.read_text(encoding="utf-8").splitlines()):
+            ends[job + index * jobs] = End(*json.loads(line))
+    return [ends[index] for index in range(len(chosen))]
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            path.unlink()
+    folder.rmdir()
+
+
+def run(case: Made, folder: Path, use: Use = chat) -> End:
+    """Write the file and use it in a process of its own."""
     try:
         path = case.write(folder)
     except (StopIteration, LookupError, ValueError, AssertionError, TypeError, struct.error) as error:
@@ -139,7 +193,7 @@ def run(case: Case, folder: Path) -> End:
     child = os.fork()
     if child == 0:
         os.close(reading)
-        _in_the_child(path, writing)
+        _in_the_child(path, writing, use)
     os.close(writing)
     with open(reading, "rb") as pipe:  # noqa: PTH123 - a file descriptor
         said = _said(pipe.read())
@@ -162,7 +216,7 @@ def _said(data: bytes) -> dict[str, str]:
     return json.loads(lines[-1]) if lines else {}
 
 
-def _in_the_child(path: Path, writing: int) -> None:
+def _in_the_child(path: Path, writing: int, use: Use) -> None:
     def tell(**said: str) -> None:
         own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # without that of a trial's child
         os.write(writing, json.dumps({**said, "memory": str(own)}).encode() + b"\n")
@@ -173,18 +227,17 @@ def _in_the_child(path: Path, writing: int) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
-    from engine import Engine
     from engine.errors import EngineError
 
     progress = {"native": False, "tried": "", "loaded": False}
+
+    def loaded() -> None:
+        progress["loaded"] = True
+        tell(said="loaded")
+
     _watch(progress)
     try:
-        with Engine.load(path, n_ctx=256, n_threads=1) as llm:
-            progress["loaded"] = True
-            tell(said="loaded")
-            llm.tokenize(_TEXT)
-            llm.complete("hello world", max_tokens=3)
-            llm.chat([{"role": "user", "content": _TEXT}], max_tokens=3)
+        use(path, loaded)
         tell(outcome="decoded", said=str(progress["tried"]))
     except EngineError as error:
         tell(outcome=_refusal(progress, str(error)), said=f"{type(error).__name__}: {error}")
@@ -198,7 +251,7 @@ def _refusal(progress: Mapping[str, object], said: str) -> str:
         return "request"
     if progress["native"]:
         return "llama.cpp"
-    return "trial" if progress["tried"] and "child process" in said else "header"
+    return "trial" if progress["tried"] and "is not loaded." in said else "header"
 
 
 def _watch(progress: dict[str, Any]) -> None:

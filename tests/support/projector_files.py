@@ -1,6 +1,7 @@
 """Projectors (mmproj) with random numbers, models for them, and a bare context that evaluates media as libmtmd does."""
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -290,6 +291,47 @@ class Bare:
         words = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(self._model))
         logits = np.ctypeslib.as_array(llama.llama_get_logits_ith(self._context, -1), (words,)).copy()
         return logits, found, past.value
+
+    def logits(self, parts: Sequence[Sequence[int] | Media], rows: int) -> NDArray[np.float32]:
+        """Returns the logits after the last token; tokens are evaluated so many rows at a time, and so are media whose
+        rows do not see one another."""
+        llama.llama_memory_clear(llama.llama_get_memory(self._context), True)
+        past = 0
+        for part in parts:
+            if isinstance(part, Audio | Image):
+                past = self._media(part, past, rows)
+                continue
+            for start in range(0, len(part), rows):
+                self._decode(part[start : start + rows], past + start)
+            past += len(part)
+        words = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(self._model))
+        return np.ctypeslib.as_array(llama.llama_get_logits_ith(self._context, -1), (words,)).copy()
+
+    def _media(self, part: Media, past: int, rows: int) -> int:
+        """Evaluate a picture or a sound from this position on; returns the position after it."""
+        made = mtmd.mtmd_input_part(bitmap=self._bitmap(part))
+        inputs = (cast("Any", ctypes.POINTER)(mtmd.mtmd_input_part) * 1)(ctypes.pointer(made))
+        chunks, after = mtmd.mtmd_input_chunks_init(), llama.llama_pos(past)
+        assert mtmd.mtmd_tokenize_from_parts(self._mtmd, chunks, inputs, 1, False) == 0
+        for index in range(mtmd.mtmd_input_chunks_size(chunks)):
+            chunk = mtmd.mtmd_input_chunks_get(chunks, index)
+            size = self._rows if mtmd.mtmd_decode_use_non_causal(self._mtmd, chunk) else rows
+            code = mtmd.mtmd_helper_eval_chunk_single(
+                self._mtmd, self._context, chunk, after.value, 0, size, False, ctypes.byref(after)
+            )
+            assert code == 0
+        mtmd.mtmd_input_chunks_free(chunks)
+        mtmd.mtmd_bitmap_free(made.bitmap)
+        return after.value
+
+    def _decode(self, tokens: Sequence[int], past: int) -> None:
+        batch = llama.llama_batch_init(len(tokens), 0, 1)
+        for row, token in enumerate(tokens):
+            batch.token[row], batch.pos[row], batch.n_seq_id[row] = token, past + row, 1
+            batch.seq_id[row][0], batch.logits[row] = 0, row == len(tokens) - 1
+        batch.n_tokens = len(tokens)
+        assert llama.llama_decode(self._context, batch) == 0
+        llama.llama_batch_free(batch)
 
     @staticmethod
     def _bitmap(part: Media) -> Any:
