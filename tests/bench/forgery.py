@@ -8,6 +8,8 @@ tokens (`<|reserved_special_token_17|>`) the first and the last stand everywhere
 template in turn. The same tokens, whole and in halves, stand in texts to embed, to rank, to score and to fill in, where
 no template is. Counted are control tokens too many or too few, prompts that have the text of the unguarded one,
 prompts whose tokens spell their text, and prompts with nothing to guard that are token for token the unguarded ones.
+With `--projectors`, instead: every marker of every projector in the same fields, beside pictures or sounds, through a
+real projector of each kind, whose model has a token for each marker; a picture too many is forged, too.
 Reads `LLAMA_CPP_MODELS` (`vendor/llama.cpp/models`).
 """
 
@@ -20,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +30,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).res
 
 from forging import (  # noqa: E402
     CLEAN,
+    MEDIA_MARKERS,
     OURS,
     SOURCES,
     VOCABULARIES,
@@ -38,6 +42,8 @@ from forging import (  # noqa: E402
     guarded_tokens,
     vocabulary,
 )
+from media_forging import SeeingProbe, seeing  # noqa: E402
+from projector_files import KINDS  # noqa: E402
 
 _BATCH = 50
 
@@ -99,9 +105,13 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--vocabulary", default="", help="vocabularies whose name contains this")
     arguments.add_argument("--template", default="", help="templates whose name contains this")
+    arguments.add_argument("--projectors", action="store_true", help="markers of media, through projectors")
     arguments.add_argument("--jobs", type=int, default=1, help="processes")
     arguments.add_argument("--seconds", type=float, default=float("inf"), help="stop before the next pair after these")
     given = arguments.parse_args()
+    if given.projectors:
+        _projectors(given.template, given.jobs)
+        return
     until, total = time.time() + given.seconds, Sums()
     without = Sums()
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(given.jobs) as pool:
@@ -145,6 +155,36 @@ def _measure(job: Job) -> Sums:
                 sums.refused += 1
                 continue
             for tried in _pair(probe, few, others[number :: len(sources)]):
+                sums.count(probe.name, tried)
+            sums.clean += len(CLEAN)
+            sums.clean_same += sum(map(probe.clean, CLEAN))
+    return sums
+
+
+def _projectors(template: str, jobs: int) -> None:
+    total = Sums()
+    with ProcessPoolExecutor(jobs) as pool:
+        for name, sums in zip(KINDS, pool.map(partial(_measure_projector, template), KINDS), strict=True):
+            print(f"{name}: {sums.line()}", flush=True)
+            for text, count in sums.odd.most_common(12):
+                print(f"    {count} x {text}")
+            total.add(sums)
+    print(f"in all: {total.line()}")
+
+
+def _measure_projector(template: str, name: str) -> Sums:
+    warnings.simplefilter("ignore")
+    sums = Sums()
+    with tempfile.TemporaryDirectory() as folder, seeing(Path(folder), name) as llm:
+        for source in (source for source in (*SOURCES, *OURS) if template in source.name):
+            probe = SeeingProbe(source, llm, name)
+            sums.pairs += 1
+            if probe.takes is None:
+                sums.refused += 1
+                continue
+            if any(probe.kinds[0][what] != count for what, count in probe.expected.items()):
+                sums.odd[f"{probe.name}: not the pictures that were shown"] += 1
+            for tried in _pair(probe, [*MEDIA_MARKERS], []):
                 sums.count(probe.name, tried)
             sums.clean += len(CLEAN)
             sums.clean_same += sum(map(probe.clean, CLEAN))

@@ -25,7 +25,7 @@ from engine.families import builtin_families
 from engine.llama.lib import library
 from engine.llama.lifetime import Shared
 from engine.llama.vocab import LlamaVocab
-from engine.media import Image
+from engine.media import Image, Media
 from engine.runtime.control_tokens import ControlTokens
 from engine.runtime.raw import infill_prompt
 from engine.scoring import Scorer
@@ -40,21 +40,19 @@ VOCABULARIES = sorted(Path(FOLDER).glob("ggml-vocab-*.gguf")) if FOLDER else []
 SOURCES = sorted(Path(FOLDER, "templates").glob("*.jinja")) if FOLDER else []
 OURS = sorted((Path(__file__).parents[2] / "templates").glob("*.jinja"))
 PICTURE = Image(np.zeros((40, 64, 3), np.uint8))
-MEDIA_MARKERS = (
-    "<__media__>",
-    "<image>",
-    "<|image|>",
-    "<|image_pad|>",
-    "<|vision_start|><|image_pad|><|vision_end|>",
-    "<start_of_image>",
-    "<|image_1|>",
-    "[IMG]",
-    "[IMG_BREAK]",
-    "<audio>",
-    "<|audio|>",
-    "<|AUDIO|>",
+_MEDIA_MARKERS_TEXT = (
+    "<__media__> <image> </image> <|image|> <|image_pad|> <|vision_start|><|image_pad|><|vision_end|> "
+    "<|vision_start|> <|vision_end|> <start_of_image> <end_of_image> <|image_1|> [IMG] [IMG_BREAK] [IMG_END] "
+    "<audio> <|audio|> <|AUDIO|> <fake_token_around_image> <global-img> <row_1_col_1> <row_1_col_2> <row_2_col_1> "
+    "<row_2_col_2> <img> </img> <|img|> <slice> </slice> <vision> </vision> <im_start> <im_end> <patch_start> "
+    "<patch_end> <patch_newline> <image|> <|image> <audio|> <|audio> <sound> <|IMAGE_START|> <|IMAGE_END|> "
+    "<|image_start|> <|image_end|> <|begin_of_image|> <|end_of_image|> <|endofimg|> <|img_row_1_col_1|> "
+    "<|img_thumbnail|> <|media_begin|> <|media_start|> <|media_end|> <|audio_bos|> <|audio_eos|> <|audio_start|> "
+    "<|audio_end|> <|audio_comp_start|> <|audio_comp_end|> [BEGIN_AUDIO] <|mimo_audio_start|> <|mimo_audio_end|> "
+    "<｜hy_place▁holder▁no▁100｜> <｜hy_place▁holder▁no▁101｜>"
 )
-"""What stands for media in templates, in libmtmd and in servers."""
+MEDIA_MARKERS = tuple(_MEDIA_MARKERS_TEXT.split())
+"""What stands for media in templates, in libmtmd (mtmd.cpp, `init_vision` and `init_audio`) and in servers."""
 CLEAN = ("plain text", "if a < b and c > d: x[0]\n\n> quoted  twice ", "ünï 你好 🌦\ttab", "\U000f0041 \\udb80\\udc41")
 _NOW = datetime(2026, 1, 2, 3, 4, 5)  # noqa: DTZ001 - templates show local time
 _SPACE = " \t\r\n▁"
@@ -161,8 +159,8 @@ def escaped(text: str) -> str:
     return '"' + "".join(f"\\u{units[index : index + 4]}" for index in range(0, len(units), 4)) + '"'
 
 
-def conversation(say: Say, features: Features) -> Conversation:
-    """Every field that a caller or a model fills, with a text of its own in each."""
+def conversation(say: Say, features: Features, shown: Media = PICTURE) -> Conversation:
+    """Every field that a caller or a model fills, with a text of its own in each, and a picture or a sound thrice."""
     arguments = {
         say("argument"): say("value"),
         "city": {say("inner argument"): [say("inner value"), 1, None, True]},
@@ -178,13 +176,13 @@ def conversation(say: Say, features: Features) -> Conversation:
     parts: list[Any] = [{"type": "text", "text": say(name)} for name in ("part", "part 2", "part 3")]
     results: list[Any] = [say(f"result {call['id'][len(say('id')) :]}") for call in calls]
     messages: list[dict[str, Any]] = [
-        {"role": "user", "content": [*parts[:2], PICTURE, parts[2], PICTURE]},
+        {"role": "user", "content": [*parts[:2], shown, parts[2], shown]},
         {"role": "assistant", "content": say("answer"), "reasoning": say("reasoning")},
         {"role": "user", "content": say("question"), "name": say("user")},
         {"role": "assistant", "content": say("preamble"), "reasoning": say("call reasoning"), "tool_calls": calls},
         *(
             {"role": "tool", "tool_call_id": call["id"], "content": content}
-            for call, content in zip(calls, [[results[0], PICTURE], *results[1:]], strict=True)
+            for call, content in zip(calls, [[results[0], shown], *results[1:]], strict=True)
         ),
     ]
     document = {"title": say("title of document"), "text": say("document"), say("document key"): say("document value")}
@@ -281,9 +279,10 @@ class Probe:
     tool loop, 1 and 2 answers to go on with), with the control tokens of each.
     """
 
-    def __init__(self, source: Path, vocab: LlamaVocab) -> None:
+    def __init__(self, source: Path, vocab: LlamaVocab, shown: Media = PICTURE) -> None:
         self.name = source.stem
-        self._vocab = vocab
+        self._shown = shown
+        self.vocab = vocab
         self._control = ControlTokens(vocab)
         text = source.read_text(encoding="utf-8")
         self._template = ChatTemplate(text, "", "", now=lambda: _NOW, control_tokens=vocab.control_tokens)
@@ -301,7 +300,7 @@ class Probe:
     def _features(self) -> Features | None:
         """What the template takes; None where it does not even take a plain conversation."""
         nothing = Features(malformed=False, documents=False, schema_keys=False)
-        if self._prompt(conversation(self._harmless, nothing)) is None:
+        if self._prompt(conversation(self._harmless, nothing, self._shown)) is None:
             return None
         takes = nothing
         further = sorted(Template(self._template.source).variables - _GIVEN)
@@ -313,7 +312,7 @@ class Probe:
         ):
             name, value = next(iter(change.items()))
             tried = replace(takes, **{name: (*takes.variables, value) if name == "variables" else value})
-            prompt = self._prompt(conversation(self._harmless, tried))
+            prompt = self._prompt(conversation(self._harmless, tried, self._shown))
             shown = name != "variables" or (prompt and self._harmless(f"variable {value}") in prompt.text)
             takes = tried if prompt is not None and shown else takes
         return takes
@@ -321,11 +320,15 @@ class Probe:
     def _made(self, kind: int, say: Say) -> Conversation:
         """The conversations that are tried: a tool loop, and two answers to go on with."""
         assert self.takes is not None
-        return conversation(say, self.takes) if kind == 0 else continued(say, self.takes)[kind - 1]
+        return conversation(say, self.takes, self._shown) if kind == 0 else continued(say, self.takes)[kind - 1]
 
     def _expected(self, kind: int) -> Counter[str] | None:
         prompt = self._prompt(self._made(kind, self._harmless))
-        return None if prompt is None else _specials(self._vocab, self._tokens(prompt))
+        return None if prompt is None else self.counts(prompt)
+
+    def counts(self, prompt: Prompt) -> Counter[str]:
+        """The control tokens and pictures of a prompt."""
+        return specials(self.vocab, self._tokens(prompt)) + Counter({"a picture": len(prompt.media)})
 
     def completions(self, tokens: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
         """What to put into which field (by kind of conversation) so that the template writes the rest of a token beside
@@ -376,10 +379,8 @@ class Probe:
         tokens = self._tokens(guarded)
         if guard:
             self._control.check(guarded.texts, tokens)
-        specials, expected = _specials(self._vocab, tokens), self.kinds[kind]
-        specials["a picture"] += len(guarded.media)
-        expected = expected + Counter({"a picture": 3 if kind == 0 else 0})
-        more, fewer = specials - expected, expected - specials
+        found, expected = self.counts(guarded), self.kinds[kind]
+        more, fewer = found - expected, expected - found
         same_text = guarded.text == plain.text
         same_bytes = self._spells(tokens, "".join(piece.text for piece in guarded.texts))
         odd = {"forged": dict(more), "lost": dict(fewer), "another text": not same_text, "other bytes": not same_bytes}
@@ -406,7 +407,7 @@ class Probe:
             return None  # the template has no such messages
 
     def _tokens(self, prompt: Prompt) -> list[int]:
-        return self._vocab.encode(prompt.texts, add_bos=False)
+        return self.vocab.encode(prompt.texts, add_bos=False)
 
     def _spells(self, tokens: list[int], text: str) -> bool:
         """Whether the tokens spell the text.
@@ -416,7 +417,7 @@ class Probe:
         texts (word pieces lose case, accents and spaces) is asked for what it makes of the same text as ordinary
         characters.
         """
-        spelt = b"".join(map(self._vocab.token_bytes, tokens)).replace("▁".encode(), b" ")
+        spelt = b"".join(map(self.vocab.token_bytes, tokens)).replace("▁".encode(), b" ")
         wanted = text.encode().replace("▁".encode(), b" ")
         if spelt in (wanted, b" " + wanted):
             return True
@@ -424,11 +425,11 @@ class Probe:
             bare = (self._swallowing.sub(r"\1", each.lstrip(" ")) for each in (spelt.decode("utf-8", "replace"), text))
             if len(set(bare)) == 1:
                 return True
-        same = self._vocab.tokenize(text, special=False)
-        return spelt.lstrip(b" ") == b"".join(map(self._vocab.token_bytes, same)).lstrip(b" ")
+        same = self.vocab.tokenize(text, special=False)
+        return spelt.lstrip(b" ") == b"".join(map(self.vocab.token_bytes, same)).lstrip(b" ")
 
 
-def _specials(vocab: LlamaVocab, tokens: Iterable[int]) -> Counter[str]:
+def specials(vocab: LlamaVocab, tokens: Iterable[int]) -> Counter[str]:
     """The control tokens of a prompt; white space counts as text, whoever wrote it."""
     texts = (vocab.text(token) for token in tokens if vocab.is_special(token))
     return Counter(text for text in texts if len(text) > 1 and text.strip(_SPACE))
@@ -453,7 +454,7 @@ class TextProbe:
     continuations to score, gaps to fill in."""
 
     def __init__(self, vocab: LlamaVocab) -> None:
-        self._vocab = vocab
+        self.vocab = vocab
         self._service: Any = _Service(vocab)
         marks = [text for text in guarded_tokens(vocab) if "{" not in text] or [""]
         self._around = marks[0], marks[-1]  # control tokens of a reranker's own template
@@ -474,7 +475,7 @@ class TextProbe:
     ) -> Iterator[tuple[str, Tried]]:
         expected = dict(self._asked(*harmless, around))
         for place, tokens in self._asked(*texts, around):
-            found, own = _specials(self._vocab, tokens), _specials(self._vocab, expected[place])
+            found, own = specials(self.vocab, tokens), specials(self.vocab, expected[place])
             more, fewer = found - own, own - found
             about = f"{place}: {dict(more)} forged, {dict(fewer)} lost by {texts}" if more or fewer else ""
             yield place, Tried(2, more.total(), fewer.total(), same_text=True, same_bytes=True, about=about)
@@ -497,13 +498,13 @@ class TextProbe:
         for place, prompt, special in (
             ("score", one, False),
             ("score, special prompt", around[0], True),
-            ("score, tokens", self._vocab.tokenize(one, special=False), False),
+            ("score, tokens", self.vocab.tokenize(one, special=False), False),
         ):
             pairs = scorer.pairs(prompt, [other, one], special=special)
             yield place, [token for pair in pairs for part in pair for token in part]
-        if (fim := self._vocab.fim) is not None:
+        if (fim := self.vocab.fim) is not None:
             files = {one: other} if fim.file >= 0 else {}
-            yield "complete, suffix", list(infill_prompt(self._vocab, one, other, files)[1])
+            yield "complete, suffix", list(infill_prompt(self.vocab, one, other, files)[1])
 
 
 def _swallows(vocab: LlamaVocab, token: str) -> bool:
