@@ -9,6 +9,7 @@ import pickle
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from threading import Thread
 from typing import Any, BinaryIO
 
 from engine.child import ends, read_frame
@@ -29,6 +30,7 @@ from engine.isolated.protocol import (
     Start,
     refusal,
 )
+from engine.media import Media
 from engine.runtime.adapters import DropAdapter, LoadAdapter
 from engine.runtime.media import Part, Placed, Projector, Unit
 from engine.runtime.request import Cancel, EndReasoning, Reply, Save, TurnRequest, Unpin
@@ -92,7 +94,8 @@ class _Worker:
                     case Parcel(id, request):
                         runner.submit(self._chunks.filled(_opened(request)))
                     case Read(id, media) if projector is not None:
-                        self._answers.send(encoded([Parts(id, self._chunks.kept(projector.read(media)))]))
+                        # It may take seconds, for which other orders do not wait.
+                        Thread(target=self._read, args=(id, media, projector), daemon=True).start()
                     case Drop(id):
                         self._chunks.drop(id)
                     case Save(id, pin):
@@ -111,6 +114,12 @@ class _Worker:
                         raise AssertionError(order)
             except EngineError as error:
                 self._deliver([refusal(order.id, error)])
+
+    def _read(self, id_: int, media: Media, projector: Projector) -> None:
+        try:
+            self._answers.send(encoded([Parts(id_, self._chunks.kept(projector.read(media)))]))
+        except Exception as error:  # noqa: BLE001 - whatever it is, who asked must hear of it
+            self._deliver([refusal(id_, error)])
 
     def _next(self) -> Any:
         """Returns the next order. Raises EOFError when there are no more."""

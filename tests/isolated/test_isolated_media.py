@@ -115,7 +115,20 @@ def test_one_that_waits_for_a_picture_to_be_read_hears_of_the_end(apart: Engine,
     assert ("died by SIGKILL" if ends == "killed" else "closed before the picture") in heard[0]
 
 
-def test_large_pictures_cross(apart: Engine) -> None:
-    pixels = np.random.default_rng(3).integers(0, 256, (3000, 2000, 3), np.uint8)
-    answer = apart.chat([{"role": "user", "content": ["See:", Image(pixels), "?"]}], **TURN)
-    assert answer.finish_reason == "length"
+def test_large_pictures_cross_and_nothing_waits_for_them(apart: Engine) -> None:
+    pixels = Image(np.random.default_rng(3).integers(0, 256, (6000, 6000, 3), np.uint8))
+    runner, answers = runner_of(apart), list[str]()
+
+    def ask() -> None:
+        answers.append(apart.chat([{"role": "user", "content": ["See:", pixels, "?"]}], **TURN).finish_reason)
+
+    apart.chat("Hello!", **TURN)
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while not runner._waiting:
+        assert asking.is_alive()
+    (read,) = runner._waiting
+    assert apart.chat("Hello!", **TURN).finish_reason == "length"
+    assert read in runner._waiting, "the picture is still being read"
+    asking.join(60)
+    assert answers == ["length"]
