@@ -3,13 +3,14 @@ has nothing else to do, and by llama.cpp's and libmtmd's calls alone.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from projector_files import KINDS, Bare, Kind, media, write_model, write_projector
 
 from engine import Completion, Engine, Message, StateStore
@@ -25,6 +26,8 @@ TEMPLATE = (
 TURN: dict[str, Any] = {"temperature": 0, "max_tokens": 8, "logprobs": 2, "ignore_eos": True}
 PICTURES = 20
 AT_ONCE = 8
+CLOSE = 1e-3
+"""How far a log-probability may be off without a look at the bare loop. Another picture changes it by 0.009 or more."""
 LONGEST = 3  # questions of a conversation, after which it begins anew
 
 
@@ -42,23 +45,24 @@ class Turn:
 
 @dataclass(frozen=True)
 class Difference:
-    """Where an answer first differs from its reference: how far the bare loop's two best logits lie apart there, and
-    how far its logits are off, at most, if it evaluates the same rows one to eight at a time."""
+    """Where an answer differs from its reference. `apart`: of another token, how far the bare loop's two best logits
+    lie apart there; of the same one, how far its log-probability is off. `noise`: how far the bare loop's are off, at
+    most, if it evaluates the same rows one to eight at a time."""
 
-    margin: float
+    other_token: bool
+    apart: float
     noise: float
 
     @property
     def is_rounding(self) -> bool:
-        return self.margin <= self.noise
+        return self.apart <= self.noise
 
 
 @dataclass(frozen=True)
 class Talked:
-    """The turns of `talk` that were not cancelled, and how many were; how they differ; how far log-probabilities are
-    off, at most, up to there; and how often something was encoded."""
+    """The turns of `talk` that were not cancelled, and how many were; how they differ; how far log-probabilities of
+    equal tokens are off, at most; and how often something was encoded."""
 
-    kind: str
     turns: list[Turn]
     cancelled: int
     differences: list[Difference]
@@ -66,7 +70,12 @@ class Talked:
     encoded: int
 
     @property
-    def other(self) -> int:
+    def unlike(self) -> int:
+        """Answers with another token."""
+        return sum(each.other_token for each in self.differences)
+
+    @property
+    def wrong(self) -> int:
         """Differences that no rounding explains."""
         return sum(not each.is_rounding for each in self.differences)
 
@@ -102,9 +111,9 @@ def talk(name: str, paths: tuple[Path, Path], turns: int, *, isolated: bool = Fa
             runner._loop.cache.check()
     finished = [turn for turn in made if turn.answer.finish_reason != "cancelled"]
     with opened(paths, n_ctx=2048, n_sequences=1, states=StateStore(0)) as alone, closing(Bare(*paths)) as bare:
-        offs = [_compared(turn, alone, bare) for turn in finished]
-    differences = [difference for _, difference in offs if difference is not None]
-    return Talked(name, finished, len(made) - len(finished), differences, max(off for off, _ in offs), len(encoded))
+        compared = [_compared(turn, alone, bare) for turn in finished]
+    differences = [difference for _, found in compared for difference in found]
+    return Talked(finished, len(made) - len(finished), differences, max(off for off, _ in compared), len(encoded))
 
 
 def _conversations(llm: Engine, kind: Kind, turns: int) -> Iterator[Turn]:
@@ -136,24 +145,39 @@ def _conversations(llm: Engine, kind: Kind, turns: int) -> Iterator[Turn]:
                 history.append(answer.message)
 
 
-def _compared(turn: Turn, alone: Engine, bare: Bare) -> tuple[float, Difference | None]:
+def _compared(turn: Turn, alone: Engine, bare: Bare) -> tuple[float, list[Difference]]:
     """Compares an answer with that of the engine which evaluates every prompt alone and whole. Returns how far the
-    log-probabilities of equal tokens are off, at most, and what is known of the first that is not equal."""
+    log-probabilities of equal tokens are off, at most, and the differences worth a look: the largest of these, and the
+    first token that is another."""
     alone.complete("x", max_tokens=1)  # its only sequence forgets what it had
     expected = alone.chat(turn.messages, **TURN)
     assert expected.usage is not None
     assert expected.usage.cached_tokens == 0
     left, right = turn.answer.logprobs or (), expected.logprobs or ()
-    same = common_prefix([each.token for each in left], [each.token for each in right], len(left))
-    pairs = zip(left[:same], right[:same], strict=True)
-    off = max((abs(one.top[0].logprob - other.top[0].logprob) for one, other in pairs), default=0.0)
-    if same == len(left):
-        return off, None
-    parts = [*_parts(alone, turn.messages), [each.token for each in left[:same]]]
-    whole = bare.logits(parts, 512)
-    best = np.sort(whole)[-2:]
-    noise = max(float(np.abs(whole - bare.logits(parts, rows)).max()) for rows in (1, 2, 3, 4, 8))
-    return off, Difference(float(best[1] - best[0]), noise)
+    tokens = [each.token for each in left]
+    same = common_prefix(tokens, [each.token for each in right], len(left))
+    offs = [abs(left[place].top[0].logprob - right[place].top[0].logprob) for place in range(same)]
+    prompt, off = _parts(alone, turn.messages), max(offs, default=0.0)
+    found: list[Difference] = []
+    if off > CLOSE:
+        parts = [*prompt, tokens[: offs.index(off)]]
+        found.append(Difference(False, off, _noise(bare, parts, _likeliest)))
+    if same < len(left):
+        parts = [*prompt, tokens[:same]]
+        best = np.sort(bare.logits(parts, 512))[-2:]
+        found.append(Difference(True, float(best[1] - best[0]), _noise(bare, parts, np.asarray)))
+    return off, found
+
+
+def _noise(bare: Bare, parts: list[Any], of: Callable[[Any], Any]) -> float:
+    whole = of(bare.logits(parts, 512))
+    return max(float(np.abs(whole - of(bare.logits(parts, rows))).max()) for rows in (1, 2, 3, 4, 8))
+
+
+def _likeliest(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The log-probability of the likeliest token."""
+    above = logits.astype(np.float64) - logits.max()
+    return -np.log(np.exp(above).sum())
 
 
 def _parts(llm: Engine, messages: Sequence[Message]) -> list[Sequence[int] | Media]:
