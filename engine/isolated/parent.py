@@ -227,11 +227,11 @@ class IsolatedRunner:
     def read(self, media: Media) -> Sequence[Part]:
         """Returns a picture or a sound as the model reads it, read by the child. Raises what `LlamaProjector.read`
         raises, and EngineError like `submit`."""
-        id_, answers = next(self._reads), SimpleQueue[Parts | Reply]()
+        id_, answers = next(self._reads), SimpleQueue[list[Part] | Reply]()
         self._accept(Read(id_, media), id_, _Kept(answer=answers.put))
         answer = answers.get()
-        if isinstance(answer, Parts):
-            return [self._unit(part) if isinstance(part, Unit) else part for part in answer.parts]
+        if not isinstance(answer, Reply):
+            return answer
         raise answer.error or EngineError("The engine was closed before the picture or sound was read.")
 
     def _unit(self, unit: Unit) -> Unit:
@@ -321,10 +321,11 @@ class IsolatedRunner:
         kept = self._waiting.get(reply.id)
         if kept is None:
             return ()
-        kept.answer(reply)
         if isinstance(reply, Parts):
             del self._waiting[reply.id]
+            kept.answer([self._unit(part) if isinstance(part, Unit) else part for part in reply.parts])
             return ()
+        kept.answer(reply)
         try:
             completed = reply if kept.checked is None else reply._replace(events=kept.checked(reply.events))
         except Exception as error:  # noqa: BLE001 - the caller's code: the check of a tool's arguments
@@ -342,7 +343,7 @@ class _Kept(NamedTuple):
 
     checked: Callable[[Any], Any] | None = None
     forget: Callable[[], object] = int
-    answer: Callable[[Reply | Parts], object] = id
+    answer: Callable[[list[Part] | Reply], object] = id
 
 
 class _Chunk:

@@ -3,6 +3,7 @@
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,18 +37,22 @@ def runner_of(llm: Engine) -> Any:
     return runner
 
 
-def test_pixels_cross_once_for_many_turns_and_are_forgotten_on_both_sides(
-    apart: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: list[object] = []
-    runner = runner_of(apart)
-    send = runner._link.send
+@pytest.fixture
+def sent(apart: Engine, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The orders to the child."""
+    orders: list[object] = []
+    link = runner_of(apart)._link
+    send = link.send
 
     def note(order: object) -> None:
-        sent.append(order)
+        orders.append(order)
         send(order)
 
-    monkeypatch.setattr(runner._link, "send", note)
+    monkeypatch.setattr(link, "send", note)
+    return orders
+
+
+def test_pixels_cross_once_for_many_turns_and_are_forgotten_on_both_sides(apart: Engine, sent: list[object]) -> None:
     for text in ("What is it?", "Is it large?"):
         apart.chat(asked(0, text), **TURN)
     assert sum(isinstance(order, Read) for order in sent) == 1
@@ -113,6 +118,23 @@ def test_one_that_waits_for_a_picture_to_be_read_hears_of_the_end(apart: Engine,
     waiting.join(20)
     assert len(heard) == 1
     assert ("died by SIGKILL" if ends == "killed" else "closed before the picture") in heard[0]
+
+
+def test_what_is_read_for_one_who_was_interrupted_is_forgotten(apart: Engine, sent: list[object]) -> None:
+    runner, main = runner_of(apart), threading.main_thread().ident
+    assert main is not None
+    process = runner._link.child.process
+    process.send_signal(signal.SIGSTOP)
+    interrupt = threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT))
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        apart.chat(asked(3), **TURN)
+    process.send_signal(signal.SIGCONT)
+    assert apart.chat(asked(4), **TURN).finish_reason == "length"
+    patience = time.monotonic() + 20
+    while runner._waiting and time.monotonic() < patience:
+        time.sleep(0.01)
+    assert sum(isinstance(order, Drop) for order in sent) == 1
 
 
 def test_large_pictures_cross_and_nothing_waits_for_them(apart: Engine) -> None:
