@@ -41,11 +41,13 @@ def test_markers_that_the_vocabulary_lacks_are_refused_at_load(tmp_path: Path) -
         Engine.load(projector=path)
 
 
-@pytest.mark.parametrize("preflight", [True, False])
-def test_a_projector_of_another_model_is_refused_with_both_widths(tmp_path: Path, preflight: bool) -> None:
+@pytest.mark.parametrize(("preflight", "isolated"), [(True, False), (False, False), (False, True)])
+def test_a_projector_of_another_model_is_refused_with_both_widths(
+    tmp_path: Path, preflight: bool, isolated: bool
+) -> None:
     path = write_projector(tmp_path / "mmproj.gguf", KINDS["llava"], width=128)
     with pytest.raises(ModelLoadError, match=r"another model: it makes rows of 128 numbers.*rows of 256"):
-        Engine.load(projector=path, preflight=preflight)
+        Engine.load(projector=path, preflight=preflight, isolated=isolated)
 
 
 def test_files_that_are_no_projector(projector: Path, tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_what_is_read_for_one_who_was_interrupted_is_forgotten(apart: Engine, se
     assert sum(isinstance(order, Drop) for order in sent) == 1
 
 
-def test_large_pictures_cross_and_nothing_waits_for_them(apart: Engine) -> None:
+def test_large_pictures_cross_and_nothing_waits_for_them(apart: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     pixels = Image(np.random.default_rng(3).integers(0, 256, (6000, 6000, 3), np.uint8))
     runner, answers = runner_of(apart), list[str]()
 
@@ -145,10 +145,17 @@ def test_large_pictures_cross_and_nothing_waits_for_them(apart: Engine) -> None:
         answers.append(apart.chat([{"role": "user", "content": ["See:", pixels, "?"]}], **TURN).finish_reason)
 
     apart.chat("Hello!", **TURN)
+    queued, channel = threading.Event(), runner._link.orders
+    send = channel.send
+
+    def note(frame: bytes) -> None:
+        send(frame)
+        queued.set()
+
+    monkeypatch.setattr(channel, "send", note)
     asking = threading.Thread(target=ask)
     asking.start()
-    while not runner._waiting:
-        assert asking.is_alive()
+    assert queued.wait(60)
     (read,) = runner._waiting
     assert apart.chat("Hello!", **TURN).finish_reason == "length"
     assert read in runner._waiting, "the picture is still being read"
