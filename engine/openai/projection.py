@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any, Protocol, TypeAlias
 
 from engine.errors import EngineError, EngineWarning, RequestError
-from engine.events import Event, Finished, ToolCallDelta, ToolCallEnd, ToolCallStart
+from engine.events import ContentDelta, Event, Finished, ToolCallDelta, ToolCallEnd, ToolCallStart
 from engine.openai.parameters import Json
 from engine.openai.problems import Problem, problem_of
 from engine.openai.request import Request
@@ -264,7 +264,10 @@ class Reading:
             _check_end(event.reason)
             self._ended.add(choice)
         for each in self._calls[choice].events(event):
-            yield from self._projection.event(choice, each, self._new_logprobs(choice))
+            before, own = _parted(self._new_logprobs(choice), each)
+            if before:
+                yield from self._projection.event(choice, ContentDelta(""), before)
+            yield from self._projection.event(choice, each, own)
 
     def _new_logprobs(self, choice: int) -> tuple[TokenLogprob, ...]:
         if "logprobs" not in self._turn.request.options:
@@ -277,6 +280,21 @@ class Reading:
         """End the turns; nothing more is yielded. May be called from any thread."""
         self._closed = True
         cancel(self._streams)
+
+
+def _parted(
+    entries: Sequence[TokenLogprob], event: ClientEvent
+) -> tuple[Sequence[TokenLogprob], Sequence[TokenLogprob]]:
+    """Returns the tokens drawn before an event's content (markers such as the end of reasoning, white space), and its
+    own: clients read a content chunk's tokens as its text."""
+    if not isinstance(event, ContentDelta):
+        return (), entries
+    rest = b"".join(bytes(entry.bytes) for entry in entries).rfind(event.text.encode(errors="replace"))
+    for number, entry in enumerate(entries):
+        rest -= len(entry.bytes)
+        if rest < 0:  # the content begins in this token, or was not found
+            return entries[:number], entries[number:]
+    return (), entries
 
 
 def cancel(streams: Iterable[TurnStream]) -> None:

@@ -187,6 +187,30 @@ def test_logprobs_come_with_their_chunks_and_whole() -> None:
     assert folded(chunks).choices[0].logprobs.content == entries
 
 
+@pytest.mark.parametrize("reasoning", ["", "\nI look, then I write A.\n"])
+def test_the_tokens_of_a_content_chunk_are_its_text(reasoning: str) -> None:
+    """The end of the reasoning has a chunk of its own, after the last of the reasoning."""
+    with scripted(lambda _: f"<think>{reasoning}</think>\n\nA b.") as llm:
+        client: Any = llm.openai_client()
+        deltas = [chunk.choices[0] for chunk in streamed(client, logprobs=True)]
+    said = [each for each in deltas if each.delta.content]
+    assert "".join(each.delta.content for each in said) == "A b."
+    for each in said:
+        assert "".join(entry.token for entry in each.logprobs.content) == each.delta.content
+    marker = deltas[deltas.index(said[0]) - 1]
+    assert marker.delta.model_fields_set == set()
+    assert "".join(entry.token for entry in marker.logprobs.content).endswith("</think>\n\n")
+
+
+def test_tokens_that_spell_no_text_of_their_chunk_stay_with_it() -> None:
+    """Content that the tokens' bytes do not spell, as a text that was decoded with replacements."""
+    written = WrittenEngine([ContentDelta("\ufffd", 0), Finished("stop", USAGE)])
+    written.logprobs = [TokenLogprob(token=1, text="x", bytes=(120,), logprob=-1.0)]
+    chunks = streamed(engine.openai.OpenAI(written), logprobs=True)
+    first = next(chunk.choices[0] for chunk in chunks if chunk.choices[0].delta.content)
+    assert first.logprobs.content[0].token == "x"
+
+
 def test_minus_infinity_is_a_number_in_json() -> None:
     found: Any = logprobs_object([TokenLogprob(token=1, text="a", bytes=(97,), logprob=float("-inf"))])
     assert found["content"][0]["logprob"] == -9999.0
