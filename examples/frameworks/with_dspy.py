@@ -4,7 +4,7 @@ pip install llama-engine dspy
 python examples/frameworks/with_dspy.py [MODEL.gguf]
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import dspy
 import task
@@ -37,15 +37,15 @@ class Report(dspy.Signature):
 
     weather: str = dspy.InputField()
     product: int = dspy.InputField()
-    cold: bool = dspy.OutputField()
-    digits: list[int] = dspy.OutputField()
+    weather_is: Literal["cold", "warm"] = dspy.OutputField()
+    product_is: Literal["even", "odd"] = dspy.OutputField()
 
 
 def answer(llm: Engine) -> str:
     model = dspy.LM("local", engine=Local(llm, temperature=0, max_tokens=200), cache=False)
     with dspy.context(lm=model, adapter=dspy.JSONAdapter()):
         report = dspy.Predict(Report)(weather=task.get_weather("Oslo"), product=task.multiply(127, 46))
-    return repr(report)
+    return f"Report(weather_is={report.weather_is!r}, product_is={report.product_is!r})"
 
 
 if __name__ == "__main__":

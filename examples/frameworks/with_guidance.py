@@ -6,7 +6,7 @@ python examples/frameworks/with_guidance.py [MODEL.gguf]
 
 import openai
 import task
-from guidance import assistant, gen, user
+from guidance import assistant, user
 from guidance import json as as_json
 from guidance.models import OpenAI
 from pydantic import BaseModel
@@ -20,14 +20,14 @@ class Report(BaseModel):
     product: int
 
 
-def answer(llm: Engine, extra_body: dict[str, object] | None = None) -> str:
+def answer(llm: Engine) -> str:
     question = f'Write the report with weather "{task.get_weather("Oslo")}" and product {task.multiply(127, 46)}.'
     with openai.DefaultHttpxClient(transport=engine.openai.transport(llm)) as http:
         model = OpenAI("local", api_key="in-process", base_url="http://in-process/v1", http_client=http, max_retries=0)
         with user():
             model += question
         with assistant():
-            model += as_json("report", schema=Report)
+            model += as_json("report", schema=Report, temperature=0)
     return repr(Report.model_validate_json(model["report"]))
 
 

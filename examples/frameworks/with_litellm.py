@@ -29,7 +29,12 @@ async def answer(llm: Engine, extra_body: dict[str, object] | None = None) -> st
     async with engine.openai.AsyncOpenAI(llm) as client:
         while True:
             found = await litellm.acompletion(
-                model="openai/local", messages=messages, tools=tools, temperature=0, client=client, extra_body=extra_body
+                model="openai/local",
+                messages=messages,
+                tools=tools,
+                temperature=0,
+                client=client,
+                extra_body=extra_body,
             )
             message = found.choices[0].message
             print("reasoning:", message.reasoning_content)
