@@ -1,8 +1,10 @@
-"""outlines: a record, held to its schema.
+"""outlines, as for a vLLM server, whose fields the engine understands: schemas, choices, expressions, grammars.
 
 pip install 'llama-engine[openai]' outlines
 python examples/frameworks/with_outlines.py [MODEL.gguf]
 """
+
+from typing import Literal
 
 import outlines
 import task
@@ -17,12 +19,14 @@ class Report(BaseModel):
     product: int
 
 
-def answer(llm: Engine, extra_body: dict[str, object] | None = None) -> str:
+def answer(llm: Engine) -> str:
     question = f'Write the report with weather "{task.get_weather("Oslo")}" and product {task.multiply(127, 46)}.'
     with engine.openai.OpenAI(llm) as client:
-        model = outlines.from_openai(client, "local")
-        found = model(question, Report, temperature=0, extra_body=extra_body)
-    return repr(Report.model_validate_json(found))
+        model = outlines.from_vllm(client, "local")
+        found = model(question, Report, temperature=0)
+        choice = model("Is 4 °C cold or warm?", Literal["cold", "warm"], temperature=0)
+        number = model("What is 127 times 46?", outlines.types.Regex("[0-9]{4}"), temperature=0)
+    return f"{Report.model_validate_json(found)!r} {choice} {number}"
 
 
 if __name__ == "__main__":

@@ -61,12 +61,12 @@ FRAMEWORKS = {
     "crewai": Framework("crewai", "crewai", shows=False, sends=False),
 }
 RECORDS = {
-    "instructor": ("1.17", "Report(weather='4 °C', product=5842)"),
-    "outlines": (None, "Report(weather='the report', product=5842)"),
-    "guidance": (None, "Report(weather='the report', product=5842)"),
-    "dspy": (None, "Report(weather_is='cold', product_is="),
+    "instructor": ("1.17", r"Report\(weather='4 °C', product=5842\)"),
+    "outlines": (None, r"Report\(weather='the report', product=5842\) (cold|warm) \d{4}"),
+    "guidance": (None, r"Report\(weather='the report', product=5842\)"),
+    "dspy": (None, r"Report\(weather_is='(cold|warm)', product_is='(even|odd)'\)"),
 }
-"""Frameworks whose answer is a record, held to its schema: the version that is needed, and the record."""
+"""Frameworks whose answer is a record, held to its schema: the version that is needed, and the answer."""
 WHY = 'I call "get_weather" with {"city": "Oslo"}. Then "multiply" with {"a": 127, "b": 46}.'
 THEN = 'I have the first result. I call "multiply" with {"a": 127, "b": 46}.'
 ENVIRONMENT = {
@@ -181,7 +181,7 @@ def test_an_answer_held_to_a_schema(
     pytest.importorskip(name, minversion=version)
     printed = started(name, builtin_model_path, capsys, monkeypatch)
     assert set(called(printed)) == CALLS
-    assert f"answer: {record}" in printed
+    assert re.search(rf"^answer: {record}$", printed, re.MULTILINE)
     if name == "instructor":
         assert 'reasoning: The user wants report. I call "Report"' in printed
 
