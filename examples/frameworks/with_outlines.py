@@ -8,15 +8,15 @@ from typing import Literal
 
 import outlines
 import task
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 import engine.openai
 from engine import Engine
 
 
 class Report(BaseModel):
-    weather: str
-    product: int
+    weather: Literal["cold", "warm"]
+    product: int = Field(ge=1000, le=9999)
 
 
 def answer(llm: Engine) -> str:
@@ -24,9 +24,9 @@ def answer(llm: Engine) -> str:
     with engine.openai.OpenAI(llm) as client:
         model = outlines.from_vllm(client, "local")
         found = model(question, Report, temperature=0)
-        choice = model("Is 4 °C cold or warm?", Literal["cold", "warm"], temperature=0)
+        parity = model("Is 5842 even or odd?", Literal["even", "odd"], temperature=0)
         number = model("What is 127 times 46?", outlines.types.Regex("[0-9]{4}"), temperature=0)
-    return f"{Report.model_validate_json(found)!r} {choice} {number}"
+    return f"{Report.model_validate_json(found)!r} {parity} {number}"
 
 
 if __name__ == "__main__":

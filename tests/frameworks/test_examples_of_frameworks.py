@@ -42,9 +42,9 @@ FRAMEWORKS = {
     ),
     "pydantic-ai": Framework("pydantic_ai", "pydantic_ai", shows=True, sends=True),
     "smolagents": Framework("smolagents", "smolagents", shows=True, sends=False),
-    "langchain over Chat": Framework("langchain", "langchain_openai", shows=False, sends=False),
+    "langchain over Chat": Framework("langchain", "langchain", shows=False, sends=False),
     "langchain over Responses": Framework(
-        "langchain", "langchain_openai", shows=True, sends=True, options={"responses": True}
+        "langchain", "langchain", shows=True, sends=True, options={"responses": True}
     ),
     "langgraph": Framework("langgraph", "langchain_openai", shows=False, sends=False),
     "llama-index": Framework("llama_index", "llama_index.llms.openai_like", shows=False, sends=False),
@@ -62,7 +62,7 @@ FRAMEWORKS = {
 }
 RECORDS = {
     "instructor": ("1.17", r"Report\(weather='4 °C', product=5842\)"),
-    "outlines": (None, r"Report\(weather='the report', product=5842\) (cold|warm) \d{4}"),
+    "outlines": (None, r"Report\(weather='(cold|warm)', product=\d{4}\) (even|odd) \d{4}"),
     "guidance": (None, r"Report\(weather='the report', product=5842\)"),
     "dspy": (None, r"Report\(weather_is='(cold|warm)', product_is='(even|odd)'\)"),
 }
