@@ -2,6 +2,7 @@
 
 import secrets
 import warnings
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -264,10 +265,8 @@ class Reading:
             _check_end(event.reason)
             self._ended.add(choice)
         for each in self._calls[choice].events(event):
-            before, own = _parted(self._new_logprobs(choice), each)
-            if before:
-                yield from self._projection.event(choice, ContentDelta(""), before)
-            yield from self._projection.event(choice, each, own)
+            for part, logprobs in _parted(each, self._new_logprobs(choice)):
+                yield from self._projection.event(choice, part, logprobs)
 
     def _new_logprobs(self, choice: int) -> tuple[TokenLogprob, ...]:
         if "logprobs" not in self._turn.request.options:
@@ -283,18 +282,41 @@ class Reading:
 
 
 def _parted(
-    entries: Sequence[TokenLogprob], event: ClientEvent
-) -> tuple[Sequence[TokenLogprob], Sequence[TokenLogprob]]:
-    """Returns the tokens drawn before an event's content (markers such as the end of reasoning, white space), and its
-    own: clients read a content chunk's tokens as its text."""
-    if not isinstance(event, ContentDelta):
-        return (), entries
-    rest = b"".join(bytes(entry.bytes) for entry in entries).rfind(event.text.encode(errors="replace"))
-    for number, entry in enumerate(entries):
-        rest -= len(entry.bytes)
-        if rest < 0:  # the content begins in this token, or was not found
-            return entries[:number], entries[number:]
-    return (), entries
+    event: ClientEvent, entries: Sequence[TokenLogprob]
+) -> Iterator[tuple[ClientEvent, Sequence[TokenLogprob]]]:
+    """Yields an event in parts, so that the tokens of content spell its text: clients take them for it. Tokens of
+    something else (the end of reasoning, white space) have an empty part; text that a grammar forced has no tokens."""
+    if not isinstance(event, ContentDelta) or not entries:
+        yield event, entries
+        return
+    data = event.text.encode(errors="surrogatepass")
+    decoder = getincrementaldecoder("utf-8")("surrogatepass")
+    places = _places(data, entries)
+    first, last = min(places, default=len(entries)), max(places, default=len(entries) - 1) + 1
+    parts, begun, done, told = [(b"", entries[:first])], 0, 0, first
+    for number in range(first, last):
+        if places[number] > done:
+            parts += [(data[begun:done], entries[told:number]), (data[done : places[number]], ())]
+            begun, told = places[number], number
+        done = places[number] + len(entries[number].bytes)
+    parts += [(data[begun:done], entries[told:last]), (data[done:], ()), (b"", entries[last:])]
+    for text, logprobs in parts:
+        if text or logprobs:
+            yield ContentDelta(decoder.decode(text), event.part), logprobs
+
+
+def _places(data: bytes, entries: Sequence[TokenLogprob]) -> dict[int, int]:
+    """Returns the numbers of the tokens that spell a text, which follow one another, and where each begins in it. They
+    are sought from the end: what comes before content is unlike it, as the end of reasoning is."""
+    places: dict[int, int] = {}
+    end = len(data)
+    for number in reversed(range(len(entries))):
+        start = data.rfind(bytes(entries[number].bytes), 0, end)
+        if start >= 0:
+            places[number] = end = start
+        elif places:
+            break
+    return places
 
 
 def cancel(streams: Iterable[TurnStream]) -> None:

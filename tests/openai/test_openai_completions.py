@@ -202,13 +202,30 @@ def test_the_tokens_of_a_content_chunk_are_its_text(reasoning: str) -> None:
     assert "".join(entry.token for entry in marker.logprobs.content).endswith("</think>\n\n")
 
 
-def test_tokens_that_spell_no_text_of_their_chunk_stay_with_it() -> None:
-    """Content that the tokens' bytes do not spell, as a text that was decoded with replacements."""
-    written = WrittenEngine([ContentDelta("\ufffd", 0), Finished("stop", USAGE)])
-    written.logprobs = [TokenLogprob(token=1, text="x", bytes=(120,), logprob=-1.0)]
-    chunks = streamed(engine.openai.OpenAI(written), logprobs=True)
-    first = next(chunk.choices[0] for chunk in chunks if chunk.choices[0].delta.content)
-    assert first.logprobs.content[0].token == "x"
+A, B, END = (TokenLogprob(token=i, text=t, bytes=tuple(t.encode()), logprob=-1.0) for i, t in enumerate("ab<"))
+HALVES = [TokenLogprob(token=9, text="?", bytes=(each,), logprob=-1.0) for each in "é".encode()]
+
+
+@pytest.mark.parametrize(
+    ("text", "entries", "parts"),
+    [
+        ("ab", [END, A, B], [("", "<"), ("ab", "ab")]),
+        ("a", [A, END], [("a", "a"), ("", "<")]),
+        ("{a:b}", [END, A, B], [("", "<"), ("{", ""), ("a", "a"), (":", ""), ("b", "b"), ("}", "")]),
+        ("aé", [A, *HALVES], [("aé", "a??")]),
+        ("é:é", HALVES, [("é:", ""), ("é", "??")]),
+        ("\ufffd", [A], [("", "a"), ("\ufffd", "")]),
+    ],
+)
+def test_a_content_chunk_has_the_tokens_that_spell_it(
+    text: str, entries: list[TokenLogprob], parts: list[tuple[str, str]]
+) -> None:
+    """And other tokens, and text that a grammar forced, have chunks of their own."""
+    written = WrittenEngine([ContentDelta(text, 0), Finished("stop", USAGE)])
+    written.logprobs = entries
+    choices = [chunk.choices[0] for chunk in streamed(engine.openai.OpenAI(written), logprobs=True)][1:-1]
+    told = [[entry.token for entry in each.logprobs.content] if each.logprobs else [] for each in choices]
+    assert [(each.delta.content or "", "".join(names)) for each, names in zip(choices, told, strict=True)] == parts
 
 
 def test_minus_infinity_is_a_number_in_json() -> None:
