@@ -39,3 +39,5 @@ def test_a_task_with_a_tool_is_evaluated(tmp_path: Path) -> None:
     (log,) = inspect_ai.eval(task, model="llama-engine/builtin", temperature=0, **options)
     assert log.status == "success", log.error
     assert log.results.scores[0].metrics["accuracy"].value == 1.0
+    first, *_ = [each for sample in log.samples for each in sample.messages if each.role == "assistant"]
+    assert [part.type for part in first.content][:1] == ["reasoning"]
