@@ -1,23 +1,27 @@
-"""guidance: text and choices, held to their form.
+"""guidance: a record, held to its schema.
 
 pip install 'llama-engine[openai]' guidance
 python examples/frameworks/with_guidance.py [MODEL.gguf]
 """
+
+from typing import Literal
 
 import openai
 import task
 from guidance import assistant, user
 from guidance import json as as_json
 from guidance.models import OpenAI
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
 import engine.openai
 from engine import Engine
 
 
 class Report(BaseModel):
-    weather: str
-    product: int
+    model_config = ConfigDict(extra="forbid")
+
+    weather: Literal["cold", "warm"]
+    product: int = Field(ge=1000, le=9999)
 
 
 def answer(llm: Engine) -> str:
@@ -27,7 +31,7 @@ def answer(llm: Engine) -> str:
         with user():
             model += question
         with assistant():
-            model += as_json("report", schema=Report, temperature=0)
+            model += as_json("report", schema=Report)
     return repr(Report.model_validate_json(model["report"]))
 
 

@@ -63,7 +63,7 @@ FRAMEWORKS = {
 RECORDS = {
     "instructor": ("1.17", r"Report\(weather='4 °C', product=5842\)"),
     "outlines": (None, r"Report\(weather='(cold|warm)', product=\d{4}\) (even|odd) \d{4}"),
-    "guidance": (None, r"Report\(weather='the report', product=5842\)"),
+    "guidance": (None, r"Report\(weather='(cold|warm)', product=\d{4}\)"),
     "dspy": (None, r"Report\(weather_is='(cold|warm)', product_is='(even|odd)'\)"),
 }
 """Frameworks whose answer is a record, held to its schema: the version that is needed, and the answer."""
