@@ -2,13 +2,14 @@
 
 import secrets
 import warnings
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, Protocol, TypeAlias
 
 from engine.errors import EngineError, EngineWarning, RequestError
-from engine.events import Event, Finished, ToolCallDelta, ToolCallEnd, ToolCallStart
+from engine.events import ContentDelta, Event, Finished, ToolCallDelta, ToolCallEnd, ToolCallStart
 from engine.openai.parameters import Json
 from engine.openai.problems import Problem, problem_of
 from engine.openai.request import Request
@@ -264,7 +265,8 @@ class Reading:
             _check_end(event.reason)
             self._ended.add(choice)
         for each in self._calls[choice].events(event):
-            yield from self._projection.event(choice, each, self._new_logprobs(choice))
+            for part, logprobs in _parted(each, self._new_logprobs(choice)):
+                yield from self._projection.event(choice, part, logprobs)
 
     def _new_logprobs(self, choice: int) -> tuple[TokenLogprob, ...]:
         if "logprobs" not in self._turn.request.options:
@@ -277,6 +279,44 @@ class Reading:
         """End the turns; nothing more is yielded. May be called from any thread."""
         self._closed = True
         cancel(self._streams)
+
+
+def _parted(
+    event: ClientEvent, entries: Sequence[TokenLogprob]
+) -> Iterator[tuple[ClientEvent, Sequence[TokenLogprob]]]:
+    """Yields an event in parts, so that the tokens of content spell its text: clients take them for it. Tokens of
+    something else (the end of reasoning, white space) have an empty part; text that a grammar forced has no tokens."""
+    if not isinstance(event, ContentDelta) or not entries:
+        yield event, entries
+        return
+    data = event.text.encode(errors="surrogatepass")
+    decoder = getincrementaldecoder("utf-8")("surrogatepass")
+    places = _places(data, entries)
+    first, last = min(places, default=len(entries)), max(places, default=len(entries) - 1) + 1
+    parts, begun, done, told = [(b"", entries[:first])], 0, 0, first
+    for number in range(first, last):
+        if places[number] > done:
+            parts += [(data[begun:done], entries[told:number]), (data[done : places[number]], ())]
+            begun, told = places[number], number
+        done = places[number] + len(entries[number].bytes)
+    parts += [(data[begun:done], entries[told:last]), (data[done:], ()), (b"", entries[last:])]
+    for text, logprobs in parts:
+        if text or logprobs:
+            yield ContentDelta(decoder.decode(text), event.part), logprobs
+
+
+def _places(data: bytes, entries: Sequence[TokenLogprob]) -> dict[int, int]:
+    """Returns the numbers of the tokens that spell a text, which follow one another, and where each begins in it. They
+    are sought from the end: what comes before content is unlike it, as the end of reasoning is."""
+    places: dict[int, int] = {}
+    end = len(data)
+    for number in reversed(range(len(entries))):
+        start = data.rfind(bytes(entries[number].bytes), 0, end)
+        if start >= 0:
+            places[number] = end = start
+        elif places:
+            break
+    return places
 
 
 def cancel(streams: Iterable[TurnStream]) -> None:

@@ -98,6 +98,8 @@ _ROWS = (
     Field("think", "honoured", Any, _THINKING, (), "reasoning", _read_thinking),
     _form("grammar", "a grammar in GBNF", _read_gbnf, ("",)),
     _form("json_schema", "JSON that fits this schema", _read_schema),
+    _form("regex", "a regular expression", _read_regex),
+    _form("ebnf", "a grammar in GBNF", _read_gbnf),
     _form("guided_json", "JSON that fits this schema", _read_schema),
     _form("guided_regex", "a regular expression", _read_regex),
     _form("guided_choice", "one of these texts", _read_choice),

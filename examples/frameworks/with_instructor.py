@@ -4,7 +4,6 @@ pip install 'llama-engine[openai]' instructor
 python examples/frameworks/with_instructor.py [MODEL.gguf]
 """
 
-import sys
 from collections.abc import Iterable
 
 import instructor
@@ -64,10 +63,5 @@ def answer(llm: Engine, extra_body: dict[str, object] | None = None) -> str:
     return repr(report)
 
 
-def main(model: str | None = None) -> None:
-    with Engine.load(model) as llm:
-        print("answer:", answer(llm))
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    task.main(answer)

@@ -4,13 +4,13 @@ pip install 'llama-engine[openai]' langchain langchain-openai
 python examples/frameworks/with_langchain.py [MODEL.gguf]
 """
 
-import sys
+from functools import partial
 
 import openai
+import task
 from langchain.agents import create_agent
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
-from task import QUESTION, get_weather, multiply
 
 import engine.openai
 from engine import Engine
@@ -28,8 +28,8 @@ def answer(llm: Engine, extra_body: dict[str, object] | None = None, *, response
             use_responses_api=responses,
             extra_body=extra_body,
         )
-        agent = create_agent(model, tools=[get_weather, multiply])
-        found = agent.invoke({"messages": [{"role": "user", "content": QUESTION}]})
+        agent = create_agent(model, tools=[task.get_weather, task.multiply])
+        found = agent.invoke({"messages": [{"role": "user", "content": task.QUESTION}]})
     for message in found["messages"]:
         for block in message.content_blocks:
             if block["type"] == "reasoning":
@@ -38,11 +38,5 @@ def answer(llm: Engine, extra_body: dict[str, object] | None = None, *, response
     return str(found["messages"][-1].text)
 
 
-def main(model: str | None = None) -> None:
-    with Engine.load(model) as llm:
-        print("answer:", answer(llm))  # the reasoning is in the next prompt, but not in the messages
-        print("answer:", answer(llm, responses=True))
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    task.main(answer, partial(answer, responses=True))

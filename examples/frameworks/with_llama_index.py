@@ -4,13 +4,10 @@ pip install 'llama-engine[openai]' llama-index-core llama-index-llms-openai-like
 python examples/frameworks/with_llama_index.py [MODEL.gguf]
 """
 
-import asyncio
-import sys
-
 import openai
+import task
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.llms.openai_like import OpenAILike
-from task import QUESTION, get_weather, multiply
 
 import engine.openai
 from engine import Engine
@@ -29,14 +26,9 @@ async def answer(llm: Engine, extra_body: dict[str, object] | None = None) -> st
             max_retries=0,
             additional_kwargs={"extra_body": extra_body},
         )
-        agent = FunctionAgent(tools=[get_weather, multiply], llm=model)
-        return str(await agent.run(QUESTION))
-
-
-def main(model: str | None = None) -> None:
-    with Engine.load(model) as llm:
-        print("answer:", asyncio.run(answer(llm)))
+        agent = FunctionAgent(tools=[task.get_weather, task.multiply], llm=model)
+        return str(await agent.run(task.QUESTION))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    task.main(answer)

@@ -5,10 +5,9 @@ python examples/frameworks/with_openai.py [MODEL.gguf]
 """
 
 import json
-import sys
 from typing import TYPE_CHECKING
 
-from task import QUESTION, get_weather, multiply
+import task
 
 import engine.openai
 from engine import Engine
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from openai.types.responses import FunctionToolParam
     from openai.types.responses.response_input_item_param import FunctionCallOutput
 
-FUNCTIONS = {"get_weather": get_weather, "multiply": multiply}
+FUNCTIONS = {"get_weather": task.get_weather, "multiply": task.multiply}
 
 
 def answer(llm: Engine, extra_body: dict[str, object] | None = None) -> str:
@@ -30,11 +29,11 @@ def answer(llm: Engine, extra_body: dict[str, object] | None = None) -> str:
             "parameters": dict(t.parameters),
             "strict": True,
         }
-        for t in as_tools([get_weather, multiply])
+        for t in as_tools([task.get_weather, task.multiply])
     ]
     with engine.openai.OpenAI(llm) as client:
         response = client.responses.create(
-            model="local", input=QUESTION, tools=tools, temperature=0, extra_body=extra_body
+            model="local", input=task.QUESTION, tools=tools, temperature=0, extra_body=extra_body
         )
         while True:
             results: list[FunctionCallOutput] = []
@@ -56,10 +55,5 @@ def answer(llm: Engine, extra_body: dict[str, object] | None = None) -> str:
             )
 
 
-def main(model: str | None = None) -> None:
-    with Engine.load(model) as llm:
-        print("answer:", answer(llm))
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    task.main(answer)

@@ -4,10 +4,10 @@ pip install 'llama-engine[openai]' openai-agents
 python examples/frameworks/with_openai_agents.py [MODEL.gguf]
 """
 
-import asyncio
-import sys
+from functools import partial
 from typing import Literal
 
+import task
 from agents import (
     Agent,
     ModelSettings,
@@ -18,7 +18,6 @@ from agents import (
     function_tool,
 )
 from agents.items import ReasoningItem
-from task import QUESTION, get_weather, multiply
 
 import engine.openai
 from engine import Engine
@@ -35,9 +34,9 @@ async def answer(
             name="Clerk",
             model=kind("local", client),
             model_settings=ModelSettings(temperature=0, extra_body=extra_body),
-            tools=[function_tool(get_weather), function_tool(multiply)],
+            tools=[function_tool(task.get_weather), function_tool(task.multiply)],
         )
-        run = Runner.run_streamed(agent, QUESTION, run_config=SETTINGS)
+        run = Runner.run_streamed(agent, task.QUESTION, run_config=SETTINGS)
         async for event in run.stream_events():
             if event.type == "run_item_stream_event" and isinstance(event.item, ReasoningItem):
                 parts = event.item.raw_item.content or event.item.raw_item.summary
@@ -45,11 +44,5 @@ async def answer(
         return str(run.final_output)
 
 
-def main(model: str | None = None) -> None:
-    with Engine.load(model) as llm:
-        print("answer:", asyncio.run(answer(llm)))
-        print("answer:", asyncio.run(answer(llm, endpoint="chat")))
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    task.main(answer, partial(answer, endpoint="chat"))

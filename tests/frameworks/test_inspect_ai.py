@@ -1,5 +1,6 @@
 """inspect-ai over a model in this process: a task with a tool, found by the provider's name."""
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -37,5 +38,8 @@ def test_a_task_with_a_tool_is_evaluated(tmp_path: Path) -> None:
     task = Task(dataset=samples, solver=[use_tools(get_weather()), generate()], scorer=includes())
     options: dict[str, Any] = {"display": "none", "log_dir": str(tmp_path), "model_args": {"n_ctx": 1024}}
     (log,) = inspect_ai.eval(task, model="llama-engine/builtin", temperature=0, **options)
+    gc.collect()  # what inspect-ai left open warns here, where it is forgiven
     assert log.status == "success", log.error
     assert log.results.scores[0].metrics["accuracy"].value == 1.0
+    first, *_ = [each for sample in log.samples for each in sample.messages if each.role == "assistant"]
+    assert [part.type for part in first.content][:1] == ["reasoning"]

@@ -187,6 +187,47 @@ def test_logprobs_come_with_their_chunks_and_whole() -> None:
     assert folded(chunks).choices[0].logprobs.content == entries
 
 
+@pytest.mark.parametrize("reasoning", ["", "\nI look, then I write A.\n"])
+def test_the_tokens_of_a_content_chunk_are_its_text(reasoning: str) -> None:
+    """The end of the reasoning has a chunk of its own, after the last of the reasoning."""
+    with scripted(lambda _: f"<think>{reasoning}</think>\n\nA b.") as llm:
+        client: Any = llm.openai_client()
+        deltas = [chunk.choices[0] for chunk in streamed(client, logprobs=True)]
+    said = [each for each in deltas if each.delta.content]
+    assert "".join(each.delta.content for each in said) == "A b."
+    for each in said:
+        assert "".join(entry.token for entry in each.logprobs.content) == each.delta.content
+    marker = deltas[deltas.index(said[0]) - 1]
+    assert marker.delta.model_fields_set == set()
+    assert "".join(entry.token for entry in marker.logprobs.content).endswith("</think>\n\n")
+
+
+A, B, END = (TokenLogprob(token=i, text=t, bytes=tuple(t.encode()), logprob=-1.0) for i, t in enumerate("ab<"))
+HALVES = [TokenLogprob(token=9, text="?", bytes=(each,), logprob=-1.0) for each in "é".encode()]
+
+
+@pytest.mark.parametrize(
+    ("text", "entries", "parts"),
+    [
+        ("ab", [END, A, B], [("", "<"), ("ab", "ab")]),
+        ("a", [A, END], [("a", "a"), ("", "<")]),
+        ("{a:b}", [END, A, B], [("", "<"), ("{", ""), ("a", "a"), (":", ""), ("b", "b"), ("}", "")]),
+        ("aé", [A, *HALVES], [("aé", "a??")]),
+        ("é:é", HALVES, [("é:", ""), ("é", "??")]),
+        ("\ufffd", [A], [("", "a"), ("\ufffd", "")]),
+    ],
+)
+def test_a_content_chunk_has_the_tokens_that_spell_it(
+    text: str, entries: list[TokenLogprob], parts: list[tuple[str, str]]
+) -> None:
+    """And other tokens, and text that a grammar forced, have chunks of their own."""
+    written = WrittenEngine([ContentDelta(text, 0), Finished("stop", USAGE)])
+    written.logprobs = entries
+    choices = [chunk.choices[0] for chunk in streamed(engine.openai.OpenAI(written), logprobs=True)][1:-1]
+    told = [[entry.token for entry in each.logprobs.content] if each.logprobs else [] for each in choices]
+    assert [(each.delta.content or "", "".join(names)) for each, names in zip(choices, told, strict=True)] == parts
+
+
 def test_minus_infinity_is_a_number_in_json() -> None:
     found: Any = logprobs_object([TokenLogprob(token=1, text="a", bytes=(97,), logprob=float("-inf"))])
     assert found["content"][0]["logprob"] == -9999.0

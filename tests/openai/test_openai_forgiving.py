@@ -34,6 +34,8 @@ HONOURED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"n_probs": 3}, {"logprobs": 3}),
     ({"grammar": GRAMMAR}, {"response_format": GBNF(GRAMMAR)}),
     ({"json_schema": SCHEMA}, {"response_format": JsonSchema(SCHEMA)}),
+    ({"regex": "a+"}, {"response_format": Regex("a+")}),
+    ({"ebnf": GRAMMAR}, {"response_format": GBNF(GRAMMAR)}),
     ({"guided_json": SCHEMA}, {"response_format": JsonSchema(SCHEMA)}),
     ({"guided_regex": "a+"}, {"response_format": Regex("a+")}),
     ({"guided_choice": ["a", "b"]}, {"response_format": Choice(("a", "b"))}),

@@ -43,7 +43,7 @@ MAX_ROOM_LINES = {
     "media/": 680,
     "mcp/": 1_170,
     "notebook/": 210,
-    "openai/": 2_640,
+    "openai/": 2_690,
     "parsing/": 5_440,
     "remote/": 1_290,
     "runtime/": 5_940,

@@ -125,6 +125,7 @@ class WrittenEngine:
     def __init__(self, *turns: Sequence[Event]) -> None:
         self.turns: list[Sequence[Event]] = list(turns)
         self.asked: dict[str, Any] = {}
+        self.logprobs: Sequence[TokenLogprob] = ()
         self.family = SimpleNamespace(name="written", sampling={})
         self.choices = self._choices
         self.stream_complete = self._stream_complete
@@ -137,7 +138,7 @@ class WrittenEngine:
 
     def _choices(self, messages: Any, n: int, tools: Any, **options: Any) -> list[WrittenStream]:
         self.asked = {"messages": messages, "n": n, "tools": tools, **options}
-        return [WrittenStream(turn) for turn in self.turns[:n]]
+        return [WrittenStream(turn, self.logprobs) for turn in self.turns[:n]]
 
     def _stream_complete(self, prompt: Any, **options: Any) -> WrittenStream:
         self.asked = {"prompt": prompt, **options}
