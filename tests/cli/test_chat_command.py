@@ -122,12 +122,13 @@ def test_commands_are_listed_and_unknown_ones_named(
     scripted: Scripted, types: Types, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = scripted(ANSWER)
-    types("/help", "/sing loud", "/think maybe", "/save", "//etc/hosts is a file", "/clear now", "/quit", "never")
+    types("/help", "/zzz loud", "/cler", "/think maybe", "/save", "//etc/hosts is a file", "/clear now", "/quit", "never")
     assert main(["chat"]) == 0
     out = capsys.readouterr().out
     for name in ("/help", "/think on|off|show|hide", "/save FILE", "/load FILE", "/clear", "/quit"):
         assert f"\n  {name}" in out
-    assert "There is no command /sing. /help lists the commands" in out
+    assert "There is no command /zzz; /help lists the commands. To send" in out
+    assert "There is no command /cler; did you mean '/clear'? To send" in out
     assert "/think does not take 'maybe'; write /think on|off|show|hide." in out
     assert "/save is incomplete; write /save FILE." in out
     assert "/clear does not take 'now'" in out
