@@ -289,8 +289,8 @@ class Parser(argparse.ArgumentParser):
 
     def _help_if_bare(self, args: Sequence[str]) -> None:
         """Show the help of a command that needs a subcommand, if it stands alone, and end."""
-        groups = (action for action in self._actions if isinstance(action, argparse._SubParsersAction))  # pyright: ignore[reportPrivateUsage]
-        if not args and any(group.required for group in groups):
+        groups = [isinstance(each, argparse._SubParsersAction) and each.required for each in self._actions]  # pyright: ignore[reportPrivateUsage]
+        if not args and any(groups):
             self.print_help()
             self.exit(DONE)
 

@@ -86,6 +86,7 @@ class Chat:
         self._shows_reasoning = True
         self._interactive = sys.stdin.isatty()
         self._takes_commands = commands or self._interactive
+        self._warned = False
         self.history: list[Message] = []
         if file is not None and file.exists():
             self._load(file)
@@ -172,7 +173,8 @@ class Chat:
 
     def _warn_of_a_command(self, word: str) -> None:
         """Say once that a piped line which looks like a command is sent as text."""
-        if not self._takes_commands and _COMMAND.fullmatch(word):
+        if not (self._takes_commands or self._warned) and _COMMAND.fullmatch(word):
+            self._warned = True
             known = any(usage.split()[0] == _OTHER_NAMES.get(word, word) for usage in HELP)
             complain(
                 f"{word} is {'sent as text' if known else 'no command, and sent as text'}: piped lines are messages. "
@@ -212,7 +214,8 @@ class Chat:
     def _show(self) -> None:
         """Show what the next question is asked with, and what was used so far."""
         system = "\n".join(message.content or "" for message in self._system_messages())
-        prompt = self._llm.render(self.history, self._tools, **self._turn).texts if self.history else ()
+        following = [*self.history, Message(role="user", content=".")]
+        prompt = self._llm.render(following, self._tools, **self._turn).texts
         used = len(self._llm.tokenize("".join(piece.text for piece in prompt)))
         context = self._llm.n_ctx
         asked = sum(message.role == "user" for message in self.history)
@@ -261,9 +264,8 @@ class Chat:
 
     def _ask(self, before: Sequence[Message], said: str | Message) -> None:
         """Run one turn and its calls, shown as they come. Ctrl-C stops it; what was written until then stays."""
-        question = said
-        if isinstance(said, str):
-            question = Message.model_validate({"role": "user", "content": [*self._shown, said]})
+        shown = {"role": "user", "content": [*self._shown, said]}
+        question = said if isinstance(said, Message) else Message.model_validate(shown)
         asked = [*before, question]
         view = _View(self._screen, shows_reasoning=self._shows_reasoning)
         steps = 8 if self._tools else 1

@@ -110,7 +110,7 @@ def chosen() -> str:
     every = choices(machine)
     best = pick(every, machine)
     _show(screen, every, best, machine, MODEST_CONTEXT, numbered=True)
-    screen.prose(f"The model is downloaded once. {BUILTIN} is the tiny one that comes with llama-engine.")
+    screen.prose(f"A model is downloaded once; `{BUILTIN}` is the tiny one that comes with llama-engine.")
     try:
         answer = input(f"Which one? A number, a name, or Enter for {every.index(best) + 1}: ").strip()
     except EOFError:
