@@ -14,7 +14,8 @@ from engine.cli.batch import add_batch, batch
 from engine.cli.bench import add_bench, bench
 from engine.cli.exit_codes import BROKEN_PIPE, DONE, EXIT_CODES, FAILED, INTERRUPTED
 from engine.cli.families import add_families, families
-from engine.cli.models import add_model_option, add_models, models
+from engine.cli.models import add_models, models
+from engine.cli.named import add_model_option
 from engine.cli.sessions import add_sessions, sessions
 from engine.cli.standard import OutputError, complain, complain_of_a_bug, give_up_output, output, standard_streams
 from engine.cli.vectors import add_embed, add_rerank, embed, rerank
@@ -345,7 +346,8 @@ def _listed(value: str | list[str] | None) -> list[str]:
     return [value] if isinstance(value, str) else value or []
 
 
-def _add_loading(command: argparse.ArgumentParser, *, model: bool = True, several: bool = False) -> None:
+def _add_names(command: argparse.ArgumentParser, group: Any, *, several: bool) -> None:
+    """Add the argument and the option that name the model."""
     if several:
         command.add_argument(
             "models",
@@ -353,27 +355,22 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True, severa
             nargs="*",
             help="as for the other commands; of several, the first answers, and /model NAME takes another",
         )
-    elif model:
-        without = "builtin is the tiny one that comes with llama-engine"
-        command.add_argument(
-            "model",
-            metavar="MODEL",
-            nargs="?",
-            help=f"a GGUF file, or a model on the Hugging Face Hub: owner/repo:Q4_K_M; {without}",
-        )
-    group = command.add_argument_group("the model")
-    if several:
+        option = "the same as the argument MODEL; may be given several times"
         group.add_argument(
-            "-m",
-            "--model",
-            metavar="MODEL",
-            dest="models_option",
-            action="append",
-            default=[],
-            help="the same; may be given several times",
+            "-m", "--model", metavar="MODEL", dest="models_option", action="append", default=[], help=option
         )
-    elif model:
-        add_model_option(group)
+        return
+    where = "a GGUF file, or a model on the Hugging Face Hub: owner/repo:Q4_K_M"
+    command.add_argument(
+        "model", metavar="MODEL", nargs="?", help=f"{where}; builtin is the tiny one that comes with llama-engine"
+    )
+    add_model_option(group)
+
+
+def _add_loading(command: argparse.ArgumentParser, *, model: bool = True, several: bool = False) -> None:
+    group = command.add_argument_group("the model")
+    if model or several:
+        _add_names(command, group, several=several)
     group.add_argument(
         "--family",
         metavar="NAME",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.cli.models import BUILTIN, add_model_option
+from engine.cli.named import BUILTIN, add_model_option
 from engine.cli.screen import Screen, columns
 from engine.screens import screen_for
 

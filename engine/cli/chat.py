@@ -227,10 +227,10 @@ class Chat:
             ("messages", f"{len(self.history)}, of which {asked} question{'' if asked == 1 else 's'}"),
             ("used", figures(self._usages) if self._usages else "no tokens yet"),
             ("context", f"about {used:,} of {context:,} tokens, {max(0, context - used):,} left"),
-            ("saved to", str(self._file or "nothing; /save FILE saves it")),
         ]
         for name, value in rows:
             self._screen.prose(f"{name:<10}{value}", hang=10)
+        self._screen.line(f"saved to  {self._file or 'nothing; /save FILE saves it'}")
 
     def _go_back(self, *, again: bool) -> None:
         """Forget the last question and all that followed it; ask it `again` if wanted."""

@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from engine._data import builtin_model
 from engine.cli.chat import Chat
 from engine.cli.confirm import can_ask
-from engine.cli.models import BUILTIN
+from engine.cli.named import BUILTIN
 from engine.cli.screen import Screen, json_line
 from engine.cli.sessions import last, read, session
 from engine.cli.settings import REASONING

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from engine.llama.plan import Machine
 
 
-BUILTIN = "builtin"
-"""The word for the built-in model where a command takes a model."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Row:
     """A row of the list; `size` is bytes."""
@@ -55,11 +51,6 @@ def add_models(commands: Any) -> None:
     remove = actions.add_parser("remove", help="delete models from the Hub's cache")
     remove.add_argument("names", metavar="NAME", nargs="+", help="as in the list; owner/repo is the whole repository")
     remove.add_argument("--yes", action="store_true", help="do not ask")
-
-
-def add_model_option(command: Any) -> None:
-    """Let an option name the model too, as in other programs. `command`: a parser, or a group of one."""
-    command.add_argument("-m", "--model", metavar="MODEL", dest="model_option", help="the same as the argument MODEL")
 
 
 def models(options: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from engine import _data
 from engine.cli.confirm import can_ask
 from engine.cli.exit_codes import DONE
-from engine.cli.models import BUILTIN
+from engine.cli.named import BUILTIN
 from engine.cli.screen import Screen, columns
 from engine.errors import RequestError
 from engine.hub.variants import size_text

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.cli.exit_codes import DONE
-from engine.cli.models import add_model_option
+from engine.cli.named import add_model_option
 from engine.cli.standard import output
 from engine.errors import RequestError
 from engine.options import EmbedOptions, RerankOptions

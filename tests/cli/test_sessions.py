@@ -52,7 +52,11 @@ def types(monkeypatch: pytest.MonkeyPatch) -> Types:
             return scripted(reply)
 
         monkeypatch.setattr(commands, "load", load)
-        monkeypatch.setattr(commands, "greeting", lambda _: "hello")
+
+        def greeting(_: Any) -> str:
+            return "hello"
+
+        monkeypatch.setattr(commands, "greeting", greeting)
         monkeypatch.setattr(confirm, "can_ask", lambda: True)
         monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
         monkeypatch.setattr("builtins.input", answer)

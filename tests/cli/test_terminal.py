@@ -255,14 +255,14 @@ def test_commands_of_a_chat_in_a_session(tmp_path: Path) -> None:
     the next one goes on."""
     replies = ("One.", "Uno.", "Two.")
     line = chat_command(script(tmp_path, *replies), "--session", "trip", "--system", "Be brief.")
-    state = {"XDG_STATE_HOME": str(tmp_path / "state")}
-    with terminal(line, **state) as shown:
+    state = str(tmp_path / "state")
+    with terminal(line, XDG_STATE_HOME=state) as shown:
         shown.until(">$")
         shown.type("/set temperature 0.5\r")
         shown.until(r"temperature is 0\.5 from now on\).*>$")
         shown.type("first\r")
         shown.until(r"One\..*reused\]\n+>$")
-        with terminal(line, **state) as second:
+        with terminal(line, XDG_STATE_HOME=state) as second:
             second.until("The session trip is open in another process")
             assert second.child.wait(20) == 1
         shown.type("/ret\t")
@@ -280,7 +280,7 @@ def test_commands_of_a_chat_in_a_session(tmp_path: Path) -> None:
             assert words in text
         shown.type("\x04")
         assert shown.child.wait(20) == 0
-    with terminal(chat_command(script(tmp_path, *replies), "--continue"), **state) as shown:
+    with terminal(chat_command(script(tmp_path, *replies), "--continue"), XDG_STATE_HOME=state) as shown:
         shown.until(r"going on after 1 question.*>$")
         shown.type("/undo\r")
         shown.until(r"the last question is forgotten\).*>$")
