@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import stat
+import sys
 import tempfile
 import unicodedata
 from collections.abc import Generator
@@ -23,6 +24,7 @@ _KINDS = {
     stat.S_IFBLK: "a device",
 }
 _NAME_LENGTH = 40
+_LOCKED_BYTE = (1 << 31) - 1  # on Windows, where a lock covers bytes
 
 
 def resolved(path: str | Path) -> Path:
@@ -95,6 +97,24 @@ def write_file(path: str | Path, *parts: bytes) -> None:
     """Replace a file by these bytes, whole or not at all. Only the user may read a file that is new. Raises OSError."""
     with replacing(path) as (file, _):
         file.writelines(parts)
+
+
+def lock(descriptor: int) -> bool:
+    """Lock an open file itself, so that all its names are locked; returns False if another process has it. The lock
+    ends with the descriptor, or with the process, however that ends. Raises OSError where there are no locks."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
 
 
 def _keep_permissions(target: Path, name: str, mode: int) -> None:

@@ -17,11 +17,10 @@ from typing import IO
 
 from engine.batch.rows import identity, is_torn_line
 from engine.errors import DiskFullError, EngineError, RequestError
-from engine.output_file import replacing, sync_folder
+from engine.output_file import lock, replacing, sync_folder
 
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
-_LOCKED_BYTE = (1 << 31) - 1  # on Windows, where a lock covers bytes
 
 
 def failure(path: Path, error: OSError) -> EngineError:
@@ -215,21 +214,13 @@ def _taken(path: Path) -> RequestError:
 
 
 def _lock_file(path: Path, fd: int) -> None:
-    """Lock the file itself, so that all its names are locked; the lock ends with the process, however it ends."""
+    """Lock the file; the lock ends with the process, however it ends."""
     try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            os.lseek(fd, _LOCKED_BYTE, os.SEEK_SET)
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError) as error:
-        raise _taken(path) from error
+        is_free = lock(fd)
     except OSError as error:
         raise EngineError(
             f"{path} cannot be locked ({error.strerror or error}), so two batches could write it at once. Write to a "
             "file system that has locks, a local disk for one."
         ) from error
+    if not is_free:
+        raise _taken(path)

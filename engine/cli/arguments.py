@@ -15,15 +15,18 @@ from engine.cli.bench import add_bench, bench
 from engine.cli.exit_codes import BROKEN_PIPE, DONE, EXIT_CODES, FAILED, INTERRUPTED
 from engine.cli.families import add_families, families
 from engine.cli.models import add_models, models
+from engine.cli.named import add_model_option
+from engine.cli.sessions import add_sessions, sessions
 from engine.cli.standard import OutputError, complain, complain_of_a_bug, give_up_output, output, standard_streams
 from engine.cli.vectors import add_embed, add_rerank, embed, rerank
 from engine.errors import EngineError, FamilyError, did_you_mean
 
 _EXAMPLES = """examples:
   llama-engine demo                    the built-in model; no download
+  llama-engine models suggest          good models; which fit this machine
   llama-engine chat owner/repo:Q4_K_M  talk to a model of the Hugging Face Hub
   llama-engine models fit owner/repo   which quantisations fit into memory
-  llama-engine run model.gguf "Summarise:" --file notes.txt
+  llama-engine run -m model.gguf -p "Summarise:" --file notes.txt
   git diff | llama-engine run model.gguf "Write a commit message."
   llama-engine batch rows.jsonl -o answers.jsonl -m model.gguf
   llama-engine embed model.gguf --file texts.txt -o vectors.npy
@@ -50,7 +53,7 @@ _OTHER_COMMANDS = _by_name(
 """Commands of other programs, and what to write instead."""
 _OTHER_OPTIONS = _by_name(
     {
-        "MODEL is the first argument, without an option": "-m --model",
+        "NAME is an argument, without an option": "-m --model",
         "write --ctx": "-c --ctx-size --n-ctx",
         "write --max-tokens": "-n --n-predict --predict",
         "write --gpu-layers": "-ngl --n-gpu-layers",
@@ -70,7 +73,6 @@ _OTHER_OPTIONS = _by_name(
 )
 """Options of llama.cpp's programs and of ollama, and what to write instead where a command has it."""
 _PROMPTS = (
-    "PROMPT is an argument, without an option",
     "write --prompt",
     'each row of INPUT has a "prompt" of its own',
 )
@@ -109,6 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     commands = {
         "models": models,
+        "sessions": sessions,
         "batch": batch,
         "embed": embed,
         "rerank": rerank,
@@ -138,22 +141,26 @@ def parser() -> argparse.ArgumentParser:
     _add_loading(demo, model=False)
 
     chat = commands.add_parser("chat", help="talk to a model")
+    chat.set_defaults(asks=True)
     _add_loading(chat, several=True)
     _add_sampling(chat)
     _add_chatting(chat)
     _add_showing(chat)
 
     run = commands.add_parser("run", help="answer one prompt")
+    run.set_defaults(places=("model?", "prompt"), asks=True)
     _add_loading(run)
     _add_asking(run)
     _add_sampling(run)
     _add_showing(run)
 
     inspect = commands.add_parser("inspect", help="show what the engine understood of a model")
+    inspect.set_defaults(places=("model?",))
     _add_loading(inspect)
     inspect.add_argument("--json", action="store_true", help="print it as one JSON object")
 
     explain = commands.add_parser("explain", help="show a prompt, its tokens and format, and how an output is parsed")
+    explain.set_defaults(places=("model?",))
     _add_loading(explain)
     _add_explaining(explain)
 
@@ -165,6 +172,7 @@ def parser() -> argparse.ArgumentParser:
     for add in (add_embed, add_rerank):
         _add_loading(add(commands), model=False)
     add_models(commands)
+    add_sessions(commands)
     add_families(commands)
     add_bench(commands)
     commands.add_parser("doctor", help="check this installation, and show how to make it faster")
@@ -229,21 +237,24 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         wrong, _, names = message.partition(": ")
+        command = self
         if wrong == "unrecognized arguments":
+            command = self._innermost()
             unknown = next((name for name in names.split() if name.startswith("-")), "")
-            way = self._way(unknown)
+            way = command._way(unknown)
             message = f"{message}; {way}" if way else message
-        super().error(message)
+        super(Parser, command).error(message)
+
+    def _innermost(self) -> "Parser":
+        """Returns the parser of the command that was given."""
+        return self._command._innermost() if isinstance(self._command, Parser) else self
 
     def _way(self, unknown: str) -> str:
         """Returns what to write instead of an option that the command does not have; "" if it has nothing like it."""
-        command: argparse.ArgumentParser = self
-        while isinstance(command, Parser) and command._command is not None:
-            command = command._command
-        accepted = {name for action in command._actions for name in action.option_strings or (str(action.metavar),)}
+        accepted = {name for action in self._actions for name in action.option_strings or (str(action.metavar),)}
         ways = _PROMPTS if unknown in ("-p", "--prompt") else (_OTHER_OPTIONS.get(unknown, ""),)
         for way in filter(None, ways):
-            if accepted.issuperset(re.findall("--[a-z-]+|MODEL|PROMPT|INPUT", way)):
+            if accepted.issuperset(re.findall("--[a-z-]+|NAME|INPUT", way)):
                 return way
         return did_you_mean(unknown, [name for name in accepted if name.startswith("-")], "")
 
@@ -260,6 +271,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         if self._subparsers is not None:
+            self._help_if_bare(sys.argv[1:] if args is None else args)
             parsed, rest = super().parse_known_args(args, namespace)
             for action in self._actions:
                 if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
@@ -270,9 +282,41 @@ class Parser(argparse.ArgumentParser):
             return super().parse_known_args(args, namespace)
         self._is_inside = True
         try:
-            return self.parse_known_intermixed_args(args, namespace)
+            parsed, rest = self.parse_known_intermixed_args(args, namespace)
         finally:
             self._is_inside = False
+        self._put_in_places(parsed)
+        return parsed, rest
+
+    def _help_if_bare(self, args: Sequence[str]) -> None:
+        """Show the help of a command that needs a subcommand, if it stands alone, and end."""
+        groups = [isinstance(each, argparse._SubParsersAction) and each.required for each in self._actions]  # pyright: ignore[reportPrivateUsage]
+        if not args and any(groups):
+            self.print_help()
+            self.exit(DONE)
+
+    def _put_in_places(self, options: argparse.Namespace) -> None:
+        """Assign the arguments without an option, now that it is known whether options name the model and the prompt.
+
+        `places` names them in order; a model that may be left out has a question mark, the last may take several.
+        """
+        places: Sequence[str] = getattr(options, "places", ())
+        values = [value for place in places for value in _listed(getattr(options, place.strip("?*")))]
+        for name in ("model", "prompt"):
+            if (given := getattr(options, f"{name}_option", None)) is not None:
+                setattr(options, name, given)
+                places = [place for place in places if place.strip("?") != name]
+        if places and places[0].endswith("?") and len(values) < len(places):
+            options.model, places = None, places[1:]
+        for place in places:
+            if place.endswith("*"):
+                setattr(options, place[:-1], values)
+                return
+            if not values:
+                self.error(f"the following arguments are required: {place.upper()}")
+            setattr(options, place.strip("?"), values.pop(0))
+        if values:
+            self.error(f"unrecognized arguments: {' '.join(values)}")
 
 
 def completion(options: argparse.Namespace) -> int:
@@ -298,7 +342,12 @@ def _commands(top: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]
                 yield from _commands(inner)
 
 
-def _add_loading(command: argparse.ArgumentParser, *, model: bool = True, several: bool = False) -> None:
+def _listed(value: str | list[str] | None) -> list[str]:
+    return [value] if isinstance(value, str) else value or []
+
+
+def _add_names(command: argparse.ArgumentParser, group: Any, *, several: bool) -> None:
+    """Add the argument and the option that name the model."""
     if several:
         command.add_argument(
             "models",
@@ -306,14 +355,22 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True, severa
             nargs="*",
             help="as for the other commands; of several, the first answers, and /model NAME takes another",
         )
-    elif model:
-        command.add_argument(
-            "model",
-            metavar="MODEL",
-            nargs="?",
-            help="a GGUF file, or a model on the Hugging Face Hub: owner/repo:Q4_K_M; without it the built-in model",
+        option = "the same as the argument MODEL; may be given several times"
+        group.add_argument(
+            "-m", "--model", metavar="MODEL", dest="models_option", action="append", default=[], help=option
         )
+        return
+    where = "a GGUF file, or a model on the Hugging Face Hub: owner/repo:Q4_K_M"
+    command.add_argument(
+        "model", metavar="MODEL", nargs="?", help=f"{where}; builtin is the tiny one that comes with llama-engine"
+    )
+    add_model_option(group)
+
+
+def _add_loading(command: argparse.ArgumentParser, *, model: bool = True, several: bool = False) -> None:
     group = command.add_argument_group("the model")
+    if model or several:
+        _add_names(command, group, several=several)
     group.add_argument(
         "--family",
         metavar="NAME",
@@ -360,7 +417,8 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True, severa
 
 
 def _add_asking(command: argparse.ArgumentParser) -> None:
-    command.add_argument("prompt", metavar="PROMPT", help="what to ask; - reads it from standard input")
+    command.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to ask; - reads it from standard input")
+    command.add_argument("-p", "--prompt", metavar="PROMPT", dest="prompt_option", help="the same")
     command.add_argument("--json", action="store_true", help="print the events, one JSON object a line")
     command.add_argument("--schema", metavar="FILE", type=Path, help="a JSON Schema that the answer must fit")
     command.add_argument(
@@ -381,11 +439,23 @@ def _add_asking(command: argparse.ArgumentParser) -> None:
 
 
 def _add_chatting(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
+    kept = command.add_mutually_exclusive_group()
+    kept.add_argument(
+        "--session",
+        metavar="NAME",
+        help="keep the conversation under this name: continue it if it is there, and save it after each turn",
+    )
+    kept.add_argument(
+        "--continue", dest="continues", action="store_true", help="continue the session that was saved last"
+    )
+    kept.add_argument(
         "--resume",
         metavar="FILE",
         type=Path,
         help="continue the conversation in this file, and save it after each turn",
+    )
+    command.add_argument(
+        "--commands", action="store_true", help="run lines of piped input that begin with / as commands"
     )
     command.add_argument(
         "--tools", metavar="FILE", type=Path, help="a Python file, which is run; its functions are the model's tools"
@@ -403,7 +473,7 @@ def _add_chatting(command: argparse.ArgumentParser) -> None:
 
 def _add_explaining(command: argparse.ArgumentParser) -> None:
     source = command.add_mutually_exclusive_group(required=True)
-    source.add_argument("--prompt", metavar="TEXT", help="a user's text; - reads it from standard input")
+    source.add_argument("-p", "--prompt", metavar="TEXT", help="a user's text; - reads it from standard input")
     source.add_argument(
         "--messages",
         metavar="FILE",

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.cli.named import BUILTIN, add_model_option
 from engine.cli.screen import Screen, columns
 from engine.screens import screen_for
 
@@ -24,9 +25,11 @@ def add_bench(commands: Any) -> None:
         help="measure this machine with a model: prefill, decode, several streams",
         description="Measure tokens per second: a long prompt read, one answer, several answers at once.",
     )
+    bench.set_defaults(places=("model?",))
     bench.add_argument(
         "model", metavar="MODEL", nargs="?", help="a GGUF file, or owner/repo:Q4_K_M; without it the built-in model"
     )
+    add_model_option(bench)
     for name, default, what in (
         ("--prompt", 512, "length of the long prompt in tokens"),
         ("--answer", 64, "length of an answer in tokens"),
@@ -48,7 +51,7 @@ def bench(options: argparse.Namespace) -> int:
     progress = screen_for(sys.stderr) if sys.stderr.isatty() else None
     speeds: dict[str, list[float]] = {}
     with Engine.load(
-        options.model,
+        None if options.model == BUILTIN else options.model,
         n_ctx=options.prompt + options.answer + 64,
         n_sequences=options.streams,
         n_threads=options.threads,

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import inspect
+import itertools
 import json
 import mimetypes
+import re
 import signal
 import sys
 import threading
@@ -12,78 +14,95 @@ from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from engine.agent.run import RunStream
 from engine.cli.confirm import confirmed
 from engine.cli.prompt import reader
 from engine.cli.screen import Screen
+from engine.cli.sessions import read, write
+from engine.cli.settings import NAMES, changed, described
+from engine.cli.standard import complain
 from engine.cli.tool_files import watched
+from engine.display import figures
 from engine.engine import Engine
 from engine.errors import EngineError, RequestError, did_you_mean
 from engine.events import Event, ReasoningDelta
 from engine.media import Audio, Image, Media
 from engine.options import TurnOptions
-from engine.output_file import write_file
 from engine.tools import error_text
-from engine.types import Completion, Message, Tool, ToolCall
+from engine.types import Completion, Message, Tool, ToolCall, Usage
 
 HELP = {
     "/help": "show these commands",
+    "/show": "show the system message, the options, the tokens used and the context left",
+    "/system [TEXT|off]": "show, set or remove the system message",
+    "/set [NAME VALUE]": "set an option of sampling, max_tokens or reasoning; `default` takes it back",
     "/think on|off|show|hide": "reason or not; show the reasoning, or only its length",
-    "/model NAME": "let another of the given models answer",
+    "/model [NAME]": "show the models, or let another of them answer",
     "/file FILE": "show a picture, a sound or a text with the next question",
+    "/retry": "ask the last question again",
+    "/undo": "forget the last question and its answer",
     "/save FILE": "write the conversation to a file",
     "/load FILE": "go on with the conversation of a file",
     "/clear": "forget the conversation, but for the system message",
     "/quit": "end; so does Ctrl-D",
 }
 _OTHER_NAMES = {"/reset": "/clear", "/exit": "/quit"}
-_MESSAGES = TypeAdapter(list[Message])
+_COMMAND = re.compile(r"/\w+")
+_OFF = "off"
 
 
 class Chat:
-    """One conversation. `confirms`: ask before each call of a tool. `file`: the file to read the conversation from, if
-    it exists, and to save it to after each turn. `models`: those that may answer, by name. Raises RequestError for a
-    file that cannot be read."""
+    """One conversation. `system`: its system message, also where it is continued. `confirms`: ask before each call of
+    a tool. `file`: the file to read the conversation from, if it exists, and to save it to after each turn, with the
+    `names` of its models. `models`: those that may answer, by name. `commands`: piped lines may be commands. Raises
+    RequestError for a file that cannot be read."""
 
     def __init__(
         self,
         screen: Screen,
         llm: Engine,
         *,
-        head: Sequence[Message] = (),
+        system: str | None = None,
         turn: TurnOptions,
         tools: Sequence[Tool] = (),
         confirms: bool = True,
         file: Path | None = None,
+        names: Sequence[str] = (),
         models: Mapping[str, Engine] | None = None,
+        commands: bool = False,
     ) -> None:
         self._screen = screen
         self._llm = llm
-        self._head = list(head)
         self._turn = turn
         self._tools = [watched(tool, self._call) for tool in tools]
         self._confirms = confirms
         self._in_tool = False
         self._file = file
+        self._names = names
         self._models = models or {}
+        self._name = next(iter(self._models), "")
+        self._usages: list[Usage] = []
         self._shown: list[Media | str] = []
         self._shows_reasoning = True
         self._interactive = sys.stdin.isatty()
-        self.history: list[Message] = list(head)
+        self._takes_commands = commands or self._interactive
+        self._warned = False
+        self.history: list[Message] = []
         if file is not None and file.exists():
             self._load(file)
+        if system is not None:
+            self._set_system(system)
 
     def run(self, greeting: Callable[[], str]) -> None:
         """Answer line by line until the input ends. An interactive chat starts by showing the greeting."""
         for text in self._lines(greeting):
             try:
-                if text.startswith("/") and not text.startswith("//"):
+                if self._takes_commands and text.startswith("/") and not text.startswith("//"):
                     if not self._command(text):
                         return
                 else:
-                    self._answer(text.removeprefix("/") if text.startswith("//") else text)
+                    said = text.removeprefix("/") if self._takes_commands and text.startswith("//") else text
+                    self._ask(self.history, said)
             except EngineError as error:
                 if not self._interactive:
                     raise
@@ -95,6 +114,7 @@ class Chat:
             for line in sys.stdin:
                 if text := line.strip():
                     self._screen.said("question", text)
+                    self._warn_of_a_command(text.split()[0])
                     yield text
             return
         self._screen.prose(greeting(), "dim")
@@ -119,29 +139,31 @@ class Chat:
             case "/help", "":
                 width = max(map(len, HELP))
                 for command, about in HELP.items():
-                    self._screen.line(f"  {command:<{width}}  {about}")
+                    self._screen.prose(f"  {command:<{width}}  {about}", hang=width + 4)
+            case "/show", "":
+                self._show()
+            case "/system", _:
+                self._system(argument)
+            case "/set", _ if len(argument.split(None, 1)) != 1:
+                self._set(*argument.split(None, 1))
             case "/think", "on" | "off":
-                reasoning = argument == "on"
-                _ = self._llm.render("Hello", reasoning=reasoning)  # raises if this model has no such switch
-                self._turn["reasoning"] = reasoning
-                self._note(f"reasoning is {argument} from now on")
+                self._set("reasoning", argument)
             case "/think", "show" | "hide":
                 self._shows_reasoning = argument == "show"
                 self._note(f"reasoning is {'shown' if self._shows_reasoning else 'hidden'} from now on")
-            case "/model", _ if argument:
+            case "/model", _:
                 self._switch(argument)
             case "/file", _ if argument:
                 self._shown.append(shown := _file_content(Path(argument)))
                 about = f"a text of {len(shown):,} characters" if isinstance(shown, str) else shown.about
                 self._note(f"{argument}, {about}, goes with the next question")
-            case "/save", _ if argument:
-                self._save(Path(argument))
-                self._screen.line(f"{len(self.history)} messages saved to {argument}", "dim")
-            case "/load", _ if argument:
-                self._load(Path(argument))
+            case "/retry" | "/undo", "":
+                self._go_back(again=name == "/retry")
+            case "/save" | "/load", _ if argument:
+                self._transfer(Path(argument), saves=name == "/save")
             case "/clear", "":
-                self.history, self._shown = list(self._head), []
-                self._save(self._file)
+                self.history, self._shown = self._system_messages(), []
+                self._save()
                 self._note("the conversation begins anew")
             case "/quit", "":
                 return False
@@ -149,14 +171,90 @@ class Chat:
                 raise RequestError(_misunderstood(name, argument))
         return True
 
+    def _warn_of_a_command(self, word: str) -> None:
+        """Say once that a piped line which looks like a command is sent as text."""
+        if not (self._takes_commands or self._warned) and _COMMAND.fullmatch(word):
+            self._warned = True
+            known = any(usage.split()[0] == _OTHER_NAMES.get(word, word) for usage in HELP)
+            complain(
+                f"{word} is {'sent as text' if known else 'no command, and sent as text'}: piped lines are messages. "
+                "--commands runs those that begin with / as commands."
+            )
+
+    def _system_messages(self) -> list[Message]:
+        """Returns the messages before the first question."""
+        return list(itertools.takewhile(lambda message: message.role in ("system", "developer"), self.history))
+
+    def _set_system(self, text: str) -> None:
+        rest = self.history[len(self._system_messages()) :]
+        self.history = [*([Message(role="system", content=text)] if text else []), *rest]
+
+    def _system(self, argument: str) -> None:
+        """Show the system message; set it to a text, or remove it."""
+        if not argument:
+            shown = "\n".join(message.content or "" for message in self._system_messages())
+            self._screen.line(shown or "There is no system message; /system TEXT sets one.")
+            return
+        self._set_system("" if argument == _OFF else argument)
+        self._save()
+        self._note("there is no system message from now on" if argument == _OFF else "the system message is set")
+
+    def _set(self, name: str = "", value: str = "") -> None:
+        """Set an option of the turns, or list what can be set."""
+        if not name:
+            self._screen.prose(f"Set: {described(self._turn) or 'nothing, so the defaults of the model'}")
+            self._screen.prose(f"Options: {', '.join(NAMES)}")
+            return
+        turn = changed(self._turn, name, value)
+        if name == "reasoning" and name in turn:
+            _ = self._llm.render("Hello", reasoning=turn[name])  # raises if this model has no such switch
+        self._turn = turn
+        self._note(f"{name} is {value} from now on")
+
+    def _show(self) -> None:
+        """Show what the next question is asked with, and what was used so far."""
+        system = "\n".join(message.content or "" for message in self._system_messages())
+        following = [*self.history, Message(role="user", content=".")]
+        prompt = self._llm.render(following, self._tools, **self._turn).texts
+        used = len(self._llm.tokenize("".join(piece.text for piece in prompt)))
+        context = self._llm.n_ctx
+        asked = sum(message.role == "user" for message in self.history)
+        rows = [
+            ("model", f"{self._name or self._llm.family.title}"),
+            ("system", system or "none"),
+            ("options", described(self._turn) or "the defaults of the model"),
+            ("tools", ", ".join(tool.name for tool in self._tools) or "none"),
+            ("messages", f"{len(self.history)}, of which {asked} question{'' if asked == 1 else 's'}"),
+            ("used", figures(self._usages) if self._usages else "no tokens yet"),
+            ("context", f"about {used:,} of {context:,} tokens, {max(0, context - used):,} left"),
+        ]
+        for name, value in rows:
+            self._screen.prose(f"{name:<10}{value}", hang=10)
+        self._screen.line(f"saved to  {self._file or 'nothing; /save FILE saves it'}")
+
+    def _go_back(self, *, again: bool) -> None:
+        """Forget the last question and all that followed it; ask it `again` if wanted."""
+        last = max((number for number, each in enumerate(self.history) if each.role == "user"), default=None)
+        if last is None:
+            raise RequestError("There is no question yet.")
+        if again:
+            self._ask(self.history[:last], self.history[last])
+            return
+        self.history = self.history[:last]
+        self._save()
+        self._note("the last question is forgotten")
+
     def _switch(self, name: str) -> None:
-        """Let another model answer from now on. Raises RequestError for one that was not given, and what loading it
-        raises."""
+        """Let another model answer from now on; without a name, list them. Raises RequestError for one that was not
+        given, and what loading it raises."""
+        listed = f"the models are {', '.join(self._models)}" if self._models else "name several after `chat`"
+        if not name:
+            self._screen.line(f"{self._name or self._llm.family.title} answers; {listed}.")
+            return
         if name not in self._models:
-            listed = f"the models are {', '.join(self._models)}" if self._models else "name several after `chat`"
             raise RequestError(f"There is no model {name!r} here; {did_you_mean(name, self._models, f'{listed}.')}")
         _ = self._models[name].template  # loads it, and raises if it cannot chat
-        self._llm = self._models[name]
+        self._llm, self._name = self._models[name], name
         self._note(f"{name} answers from now on")
 
     def _note(self, text: str) -> None:
@@ -164,10 +262,11 @@ class Chat:
         if self._interactive:
             self._screen.line(f"({text})", "dim")
 
-    def _answer(self, text: str) -> None:
+    def _ask(self, before: Sequence[Message], said: str | Message) -> None:
         """Run one turn and its calls, shown as they come. Ctrl-C stops it; what was written until then stays."""
-        question = Message.model_validate({"role": "user", "content": [*self._shown, text]})
-        asked = [*self.history, question]
+        shown = {"role": "user", "content": [*self._shown, said]}
+        question = said if isinstance(said, Message) else Message.model_validate(shown)
+        asked = [*before, question]
         view = _View(self._screen, shows_reasoning=self._shows_reasoning)
         steps = 8 if self._tools else 1
         with (
@@ -185,10 +284,12 @@ class Chat:
         run = stream.run
         if not any(step.completion.parts for step in run.steps):  # stopped before the model wrote anything
             return
-        self._shown = []
+        if isinstance(said, str):
+            self._shown = []
+        self._usages += [step.completion.usage for step in run.steps if step.completion.usage]
         history = list(run.messages)
         self.history = [*history, *_unanswered(history)]
-        self._save(self._file)
+        self._save()
         if self._interactive and run.steps:
             self._status(run.steps[-1].completion)
 
@@ -249,26 +350,20 @@ class Chat:
             "dim",
         )
 
-    def _save(self, path: Path | None) -> None:
-        """Write the conversation completely: an existing file is replaced once the new one is complete."""
-        if path is None:
-            return
-        data = _MESSAGES.dump_json(self.history, indent=1, exclude_defaults=True)
-        try:
-            write_file(path, data)
-        except OSError as error:
-            raise RequestError(f"The conversation cannot be saved to {path}: {error}. Give another file.") from error
+    def _save(self) -> None:
+        """Write the conversation to its file, if it has one."""
+        if self._file is not None:
+            write(self._file, self.history, self._names)
+
+    def _transfer(self, path: Path, *, saves: bool) -> None:
+        if saves:
+            write(path, self.history)
+            self._screen.line(f"{len(self.history)} messages saved to {path}", "dim")
+        else:
+            self._load(path)
 
     def _load(self, path: Path) -> None:
-        try:
-            self.history = _MESSAGES.validate_json(path.read_bytes())
-        except OSError as error:
-            raise RequestError(f"{path} cannot be read: {error}. Correct the path.") from error
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise RequestError(
-                f"{path} is not a saved conversation: {first['msg']}. Give a file from /save."
-            ) from error
+        self.history = list(read(path).messages)
         asked = sum(message.role == "user" for message in self.history)
         self._screen.line(f"going on after {asked} question{'' if asked == 1 else 's'} of {path}", "dim")
 
@@ -321,10 +416,8 @@ async def _waited(awaitable: Awaitable[Any]) -> Any:
 def _misunderstood(name: str, argument: str) -> str:
     known = next((usage for usage in HELP if usage.split()[0] == name), None)
     if known is None:
-        return (
-            f"There is no command {name}. /help lists the commands; to send a text that begins with a slash, begin it "
-            "with two."
-        )
+        near = did_you_mean(name, [usage.split()[0] for usage in HELP], "/help lists the commands.")
+        return f"There is no command {name}; {near} To send a text that begins with a slash, begin it with two."
     return f"{name} does not take {argument!r}; write {known}." if argument else f"{name} is incomplete; write {known}."
 
 

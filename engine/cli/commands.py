@@ -14,9 +14,13 @@ from typing import Any, Unpack, cast
 
 from pydantic_core import to_json
 
+from engine._data import builtin_model
 from engine.cli.chat import Chat
 from engine.cli.confirm import can_ask
+from engine.cli.named import BUILTIN
 from engine.cli.screen import Screen, json_line
+from engine.cli.sessions import last, read, session
+from engine.cli.settings import REASONING
 from engine.cli.standard import complain
 from engine.cli.tool_files import mcp_server, tools_of
 from engine.diagnose.doctor import NAME_WIDTH, diagnose
@@ -38,8 +42,6 @@ _CUT_OFF = (
     "the answer was cut off inside its reasoning; allow more tokens (--max-tokens, --ctx), or less reasoning "
     "(--reasoning off, where the model can)."
 )
-
-_REASONING: dict[str, Reasoning] = {"on": True, "off": False, "low": "low", "medium": "medium", "high": "high"}
 
 
 def multiply(a: int, b: int) -> int:
@@ -68,7 +70,7 @@ def demo(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Answer one prompt. Piped, only the answer is printed; on a terminal the reasoning too."""
-    if options.model is None and options.prompt.endswith(".gguf"):
+    if options.model is None and _names_a_model(options.prompt):
         raise RequestError(
             f"{options.prompt} is in the place of the prompt; add one: "
             f'llama-engine run {options.prompt} "What is the capital of France?"'
@@ -98,6 +100,17 @@ def run(options: argparse.Namespace) -> int:
     if completion.parse_error:
         raise RequestError(f"The answer does not match the schema: {completion.parse_error}")
     return 0
+
+
+def _names_a_model(text: str) -> bool:
+    """Whether a text is no prompt but a model: a file, or one on the Hub with a quantisation. Raises ModelLoadError for
+    a name of another program."""
+    if text.endswith(".gguf") or len(text.split()) != 1 or not {":", "/"} & set(text):
+        return text.endswith(".gguf")
+    from engine.hub.names import parse  # imports huggingface_hub
+
+    name = parse(text)
+    return name is not None and bool(name.quantization or "gguf" in text.lower())
 
 
 def _prompt(text: str, files: Sequence[str]) -> str:
@@ -136,20 +149,37 @@ def chat(options: argparse.Namespace) -> int:
         )
     own = () if options.tools is None else tools_of(options.tools)
     toolbox = Toolbox([*own, *map(mcp_server, options.mcp)])
-    with _models(options) as (llm, others), toolbox:
+    with _kept(options) as file, _models(options) as (llm, others), toolbox:
         _ = llm.template  # a model that cannot chat says so before anything is typed
         talk = Chat(
             screen,
             llm,
-            head=_system(options),
+            system=options.system,
             turn=turn_options(options),
             tools=toolbox.tools,
             confirms=not options.yes,
-            file=options.resume,
+            file=file,
+            names=[_lasting(each) for each in options.models or [options.model] if each] if options.session else (),
             models=others,
+            commands=options.commands,
         )
         talk.run(lambda: greeting(llm))
     return 0
+
+
+@contextlib.contextmanager
+def _kept(options: argparse.Namespace) -> Generator[Path | None]:
+    """Yields the file of the conversation. A session that exists brings its models, unless others are named."""
+    options.models = [*options.models_option, *options.models]
+    if options.continues:
+        options.session = last()
+    if options.session is None:
+        yield options.resume
+        return
+    with session(options.session) as path:
+        if not options.models and path.exists():
+            options.models = list(read(path).models)
+        yield path
 
 
 @contextlib.contextmanager
@@ -164,8 +194,15 @@ def _models(options: argparse.Namespace) -> Generator[tuple[Engine, Mapping[str,
     short = [Path(each).stem if each.endswith(".gguf") else each for each in named]
     names = short if len(set(short)) == len(short) else named
     given = _loading(options)
-    with Engines({name: {"model": each, **given} for name, each in zip(names, named, strict=True)}) as engines:
+    files = [str(builtin_model()) if each == BUILTIN else each for each in named]
+    with Engines({name: {"model": each, **given} for name, each in zip(names, files, strict=True)}) as engines:
         yield engines[names[0]], engines
+
+
+def _lasting(model: str) -> str:
+    """Returns a model's name as it is found from any folder."""
+    path = Path(model).expanduser()
+    return str(path.absolute()) if path.is_file() else model
 
 
 def inspect(options: argparse.Namespace) -> int:
@@ -234,9 +271,15 @@ def doctor(_: argparse.Namespace) -> int:
 
 
 def load(options: argparse.Namespace, **more: Unpack[LoadOptions]) -> Engine:
-    """Load the engine that the options name; the built-in model for `demo`, which has no model option."""
+    """Load the engine that the options name. Without a name it is the built-in model, but where `asks` says so, the
+    user is asked."""
+    model: str | None = getattr(options, "model", None)
+    if model is None and getattr(options, "asks", False):
+        from engine.cli.suggestions import chosen  # imports huggingface_hub
+
+        model = options.model = chosen()
     loading: dict[str, Any] = {**_loading(options), **more}
-    return Engine.load(getattr(options, "model", None), **loading)
+    return Engine.load(None if model == BUILTIN else model, **loading)
 
 
 def _loading(options: argparse.Namespace) -> dict[str, Any]:
@@ -281,7 +324,7 @@ def turn_options(options: argparse.Namespace) -> TurnOptions:
 
 
 def _reasoning(options: argparse.Namespace) -> Reasoning | None:
-    return None if options.reasoning is None else _REASONING[options.reasoning]
+    return None if options.reasoning is None else REASONING[options.reasoning]
 
 
 def _system(options: argparse.Namespace) -> list[Message]:

@@ -1,4 +1,5 @@
-"""`llama-engine models fit | list | download | remove`: which models fit into memory, and the models on this disk."""
+"""`llama-engine models suggest | fit | list | download | remove`: which models to use, which fit into memory, and those
+on this disk."""
 
 import argparse
 import json
@@ -28,8 +29,13 @@ class _Row:
 
 def add_models(commands: Any) -> None:
     """Add the command and its options to a parser's subcommands."""
-    models = commands.add_parser("models", help="show which models fit into memory; list, download or remove models")
+    models = commands.add_parser(
+        "models", help="suggest models, show which fit into memory; list, download or remove them"
+    )
     actions = models.add_subparsers(dest="action", required=True, metavar="ACTION")
+    suggest = actions.add_parser("suggest", help="name some good models, and which of them fit this machine")
+    suggest.add_argument("--ctx", metavar="N", type=int, default=8192, help="tokens of one conversation (default 8192)")
+    suggest.add_argument("--json", action="store_true", help="print it as one JSON object")
     fit = actions.add_parser("fit", help="which quantisations fit into memory, before any download")
     fit.add_argument("name", metavar="NAME", help="owner/repo, owner/repo:Q4_K_M, or a GGUF file")
     fit.add_argument("--revision", metavar="REV", help="a branch, tag or commit")
@@ -49,7 +55,14 @@ def add_models(commands: Any) -> None:
 
 def models(options: argparse.Namespace) -> int:
     """Run the action that the options name, and return the exit code."""
-    return {"fit": _fit, "list": _list, "download": _download, "remove": _remove}[options.action](options)
+    actions = {"suggest": _suggest, "fit": _fit, "list": _list, "download": _download, "remove": _remove}
+    return actions[options.action](options)
+
+
+def _suggest(options: argparse.Namespace) -> int:
+    from engine.cli.suggestions import suggest
+
+    return suggest(options)
 
 
 def _fit(options: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.cli.exit_codes import DONE
+from engine.cli.named import add_model_option
 from engine.cli.standard import output
 from engine.errors import RequestError
 from engine.options import EmbedOptions, RerankOptions
@@ -21,6 +22,7 @@ _NUMPY, _LINES = ".npy", ".jsonl"
 def add_embed(commands: Any) -> argparse.ArgumentParser:
     """Add the command with its own arguments, and return it. `commands`: what argparse's `add_subparsers` returns."""
     command: argparse.ArgumentParser = commands.add_parser("embed", help="make the vectors of texts")
+    command.set_defaults(places=("model", "texts*"))
     _add_model(command)
     command.add_argument("texts", metavar="TEXT", nargs="*", help="a text; several are made into vectors together")
     _add_texts(command, "texts")
@@ -48,8 +50,9 @@ def add_rerank(commands: Any) -> argparse.ArgumentParser:
     command: argparse.ArgumentParser = commands.add_parser(
         "rerank", help="rank documents by how well they answer a query"
     )
+    command.set_defaults(places=("model", "query", "texts*"))
     _add_model(command)
-    command.add_argument("query", metavar="QUERY", help="what the documents should answer")
+    command.add_argument("query", metavar="QUERY", nargs="?", help="what the documents should answer")
     command.add_argument("texts", metavar="DOCUMENT", nargs="*", help="a document")
     _add_texts(command, "documents")
     command.add_argument("--top-n", metavar="N", type=int, help="the most documents to print; by default all")
@@ -58,8 +61,9 @@ def add_rerank(commands: Any) -> argparse.ArgumentParser:
 
 def _add_model(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "model", metavar="MODEL", help="a GGUF file, or a model on the Hugging Face Hub: owner/repo:Q8_0"
+        "model", metavar="MODEL", nargs="?", help="a GGUF file, or a model on the Hugging Face Hub: owner/repo:Q8_0"
     )
+    add_model_option(command)
 
 
 def _add_texts(command: argparse.ArgumentParser, what: str) -> None:

@@ -63,7 +63,7 @@ class FamilyTables:
         self.mistakes: list[Mistake] = []
         self._incomplete: set[Place] = set()
         tables, self._text = _read(path)
-        for key in sorted(set(tables) - {"family", "base", "embedding"}):
+        for key in sorted(set(tables) - {"family", "base", "embedding", "suggested"}):
             self._note((key,), f"there is no table `{key}`; every family is a table [family.<name>]")
         self._rows, self._bases = (self._tables(tables, kind) for kind in ("family", "base"))
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from scripts import scripted as scripted_engine
@@ -122,12 +123,15 @@ def test_commands_are_listed_and_unknown_ones_named(
     scripted: Scripted, types: Types, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = scripted(ANSWER)
-    types("/help", "/sing loud", "/think maybe", "/save", "//etc/hosts is a file", "/clear now", "/quit", "never")
+    types(
+        "/help", "/zzz loud", "/cler", "/think maybe", "/save", "//etc/hosts is a file", "/clear now", "/quit", "never"
+    )
     assert main(["chat"]) == 0
     out = capsys.readouterr().out
     for name in ("/help", "/think on|off|show|hide", "/save FILE", "/load FILE", "/clear", "/quit"):
         assert f"\n  {name}" in out
-    assert "There is no command /sing. /help lists the commands" in out
+    assert "There is no command /zzz; /help lists the commands. To send" in out
+    assert "There is no command /cler; did you mean '/clear'? To send" in out
     assert "/think does not take 'maybe'; write /think on|off|show|hide." in out
     assert "/save is incomplete; write /save FILE." in out
     assert "/clear does not take 'now'" in out
@@ -157,6 +161,199 @@ def test_reasoning_is_shown_folded_and_switched(
         "answer: It is 5842.",
     ]
     assert [prompt.endswith("<think>\n\n</think>\n\n") for prompt in script.asked] == [False, False, True, False]
+
+
+def test_the_system_message_is_shown_set_and_removed(
+    scripted: Scripted, types: Types, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = scripted(*["Yes."] * 4)
+    types(
+        "/system",
+        "/system Be brief.",
+        "/system",
+        "one",
+        "/system Be long.",
+        "two",
+        "/clear",
+        "three",
+        "/system off",
+        "four",
+    )
+    assert main(["chat"]) == 0
+    out = capsys.readouterr().out
+    assert "There is no system message; /system TEXT sets one.\n(the system message is set)\nBe brief.\n" in out
+    assert "Be brief." in script.asked[0]
+    assert "Be long." in script.asked[1]
+    assert "Be brief." not in script.asked[1]
+    assert "one" in script.asked[1]
+    assert "Be long." in script.asked[2], "it stays when the conversation is forgotten"
+    assert "one" not in script.asked[2]
+    assert "system" not in script.asked[3]
+    assert "three" in script.asked[3]
+
+
+def test_a_saved_conversation_gets_the_system_message_of_the_command(
+    scripted: Scripted, types: Types, tmp_path: Path
+) -> None:
+    script = scripted("Yes.", "Yes.")
+    for system, question in (("Be brief.", "one"), ("Be long.", "two")):
+        types(question)
+        assert main(["chat", "--resume", str(tmp_path / "kept.json"), "--system", system]) == 0
+    assert "Be long." in script.asked[1]
+    assert "Be brief." not in script.asked[1]
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
+    """The options of every turn that a chat runs."""
+    seen: list[dict[str, object]] = []
+    original = Engine.stream_run
+
+    def stream_run(llm: Engine, *arguments: Any, **options: Any) -> Any:
+        seen.append({name: value for name, value in options.items() if name != "approve" and value is not None})
+        return original(llm, *arguments, **options)
+
+    monkeypatch.setattr(Engine, "stream_run", stream_run)
+    return seen
+
+
+def test_options_are_set_taken_back_and_checked(
+    scripted: Scripted, types: Types, turns: list[dict[str, object]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted(*["Yes."] * 3)
+    types(
+        "/set",
+        "/set temperature 0.5",
+        "/set max_tokens 9",
+        "/set stop ###",
+        '/set dry_breakers ["a", "b"]',
+        "/set reasoning off",
+        "/set",
+        "one",
+        "/set temperature default",
+        "/set reasoning default",
+        "two",
+        "/set temprature 1",
+        "/set num_predict 1",
+        "/set temperature hot",
+        "/set temperature NaN",
+        "/set max_tokens 0",
+        "/set reasoning very",
+        "/set response_format {}",
+        "/set temperature",
+        "three",
+    )
+    assert main(["chat", "--max-tokens", "99"]) == 0
+    out = capsys.readouterr().out
+    assert "Set: max_tokens 99\nOptions: temperature, top_k" in out
+    assert 'Set: temperature 0.5, max_tokens 9, stop "###", dry_breakers ["a", "b"], reasoning off' in out.replace(
+        "\n", " "
+    )
+    given = {"max_tokens": 9, "stop": "###", "dry_breakers": ["a", "b"]}
+    assert turns == [{**given, "temperature": 0.5, "reasoning": False}, given, given]
+    for words in (
+        "There is no option 'temprature'; did you mean 'temperature'?",
+        "There is no option 'num_predict'; write max_tokens=",
+        "temperature='hot'",
+        "temperature=nan",
+        "max_tokens=0",
+        "reasoning is one of on, off, low, medium, high, not 'very'.",
+        "There is no option 'response_format'",
+        "/set does not take 'temperature'; write /set [NAME VALUE].",
+    ):
+        assert words in out
+
+
+def test_reasoning_is_not_set_where_the_model_has_no_such_switch(
+    scripted: Scripted, types: Types, turns: list[dict[str, object]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted("Yes.")
+    types("/set reasoning high", "one")
+    assert main(["chat"]) == 0
+    assert "reasoning is high" not in capsys.readouterr().out
+    assert turns == [{}]
+
+
+def test_the_last_question_is_asked_again_or_forgotten(
+    scripted: Scripted, types: Types, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = scripted("First.", "Second.", "Third.", "Fourth.")
+    kept = tmp_path / "kept.json"
+    types("/retry", "/undo", "one", "two", "/retry", "/undo", "/show", "three", "/undo", "/undo")
+    assert main(["chat", "--resume", str(kept), "--system", "Be brief."]) == 0
+    out = capsys.readouterr().out
+    assert out.count("There is no question yet.") == 2
+    assert script.asked[1] == script.asked[2], "the same prompt again"
+    assert "two" not in script.asked[3]
+    assert "First." in script.asked[3]
+    assert "answer: Third." in out
+    assert [message["role"] for message in json.loads(kept.read_text(encoding="utf-8"))] == ["system"]
+
+
+def test_a_question_that_is_asked_again_has_its_pictures_and_calls_are_undone_with_it(
+    scripted: Scripted, types: Types, tools: Path, tmp_path: Path
+) -> None:
+    note = tmp_path / "note.txt"
+    note.write_text("from a file", encoding="utf-8")
+    script = scripted(call("multiply", a=2, b=3), "Six.", call("multiply", a=2, b=3), "Six!", "Yes.")
+    types("alpha", "y", f"/file {note}", "/retry", "y", "/undo", "two")
+    assert main(["chat", "--tools", str(tools)]) == 0
+    assert script.asked[0] == script.asked[2]
+    assert "Six" not in script.asked[4]
+    assert "alpha" not in script.asked[4]
+    assert "from a file" in script.asked[4], "the file waits for the next question that is typed"
+
+
+def test_what_a_chat_uses_is_shown(
+    scripted: Scripted, types: Types, tools: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted(ANSWER)
+    types("/show", "/system Be brief.", "/set temperature 0", "one", "/show", "/model")
+    assert main(["chat", "--tools", str(tools)]) == 0
+    first, second = capsys.readouterr().out.partition("(the system message is set)")[::2]
+    for line in ("system    none", "options   the defaults of the model", "used      no tokens yet"):
+        assert line in first
+    for line in (
+        "model     Qwen3",
+        "system    Be brief.",
+        "options   temperature 0",
+        "tools     multiply, later, sleep",
+    ):
+        assert f"\n{line}" in second
+    assert "messages  3, of which 1 question\n" in second
+    assert re.search(r"\nused      \d+ tokens in 1 turn, ", second)
+    found = re.search(r"\ncontext   about ([\d,]+) of 4,096 tokens, ([\d,]+) left\nsaved to  nothing", second)
+    assert found is not None
+    used, left = (int(text.replace(",", "")) for text in found.groups())
+    assert used + left == 4096
+    assert used > 100, "the tools are part of it"
+    assert re.search(r"\nQwen3.* answers; name several after `chat`\.\n", second)
+
+
+def test_piped_lines_are_no_commands(
+    scripted: Scripted, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    target = tmp_path / "stolen.json"
+    lines = f"one\n/save {target}\n/halp\n//two\n/etc/hosts is a file\n"
+    for first, words in (
+        ("", "/save is sent as text: piped lines"),
+        ("/halp\n", "/halp is no command, and sent as text"),
+    ):
+        script = scripted(*["Yes."] * 6)
+        monkeypatch.setattr("sys.stdin", io.StringIO(first + lines))
+        assert main(["chat"]) == 0
+        err = capsys.readouterr().err
+        assert words in err
+        assert err.count("--commands runs those") == 1
+        assert not target.exists()
+        for text in (f"/save {target}", "/halp", "//two", "/etc/hosts is a file"):
+            assert f"user\n{text}<|im_end|>" in script.asked[-1]
+    script = scripted("Yes.", "Yes.")
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"one\n//two\n/save {target}\n/halp\nnever\n"))
+    assert main(["chat", "--commands"]) == 1
+    assert "There is no command /halp; did you mean '/help'?" in capsys.readouterr().err
+    assert "user\n/two<|im_end|>" in script.asked[1]
+    assert len(json.loads(target.read_text(encoding="utf-8"))) == 4
 
 
 def test_a_status_line_follows_an_answer(scripted: Scripted, types: Types, capsys: pytest.CaptureFixture[str]) -> None:

@@ -277,7 +277,7 @@ def test_chat_from_a_pipe_keeps_the_history(
 
     scripted(reply)
     monkeypatch.setattr("sys.stdin", io.StringIO("one\n\n  two \n/reset\nthree\n"))
-    assert main(["chat"]) == 0
+    assert main(["chat", "--commands"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if not line.startswith("reasoning")] == [
         "question: one",
@@ -429,7 +429,7 @@ def test_warnings_are_one_line(
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["sing"], ["run"], ["run", "--tokens", "3", "x"], ["run", "x", "--reasoning", "very"]]
+    "arguments", [["sing"], ["run"], ["run", "--tokens", "3", "x"], ["run", "x", "--reasoning", "very"]]
 )
 def test_wrong_usage_is_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -441,8 +441,8 @@ def test_wrong_usage_is_2(arguments: list[str], capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("arguments", "way"),
     [
-        ("run model.gguf -p Hello", "; PROMPT is an argument, without an option"),
-        ("explain --prompt a model.gguf -p Hello", "; write --prompt"),
+        ("rerank model.gguf query -m other.gguf document --doc", ""),
+        ("models fit -m owner/repo x", "; NAME is an argument, without an option"),
         ("batch in.jsonl -o out.jsonl -p Hello", '; each row of INPUT has a "prompt" of its own'),
         ("batch in.jsonl -o out.jsonl --prompt Hello", '; each row of INPUT has a "prompt" of its own'),
         ("batch in.jsonl -o out.jsonl -c 4096", "; write --ctx"),

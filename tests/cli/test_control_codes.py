@@ -96,14 +96,14 @@ def a_template(evil: str, folder: Path, _: pytest.MonkeyPatch) -> None:
     path = folder / "evil.jinja"
     text = evil.encode("utf-8", "replace").decode()
     path.write_text("{{ raise_exception(" + json.dumps(text, ensure_ascii=False) + ") }}", encoding="utf-8")
-    assert main(["run", "--chat-template", str(path), "hi"]) == 1
+    assert main(["run", "builtin", "--chat-template", str(path), "hi"]) == 1
 
 
 def a_family_file(evil: str, folder: Path, _: pytest.MonkeyPatch) -> None:
     path = folder / "families.toml"
     path.write_text(f"[[family]]\nname = {json.dumps(evil)}\nodd = {json.dumps(evil)}\n", encoding="utf-8")
     assert main(["families", "check", str(path)]) == 1
-    assert main(["run", "--family", str(path), "hi"]) == 1
+    assert main(["run", "builtin", "--family", str(path), "hi"]) == 1
 
 
 def reports(evil: str, _: Path, patch: pytest.MonkeyPatch) -> None:
@@ -149,9 +149,9 @@ def events(evil: str, _: Path, __: pytest.MonkeyPatch) -> None:
 def a_conversation(evil: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(commands, "load", scripted)
     patch.setattr("sys.stdin", io.StringIO(f"/{evil}\n"))
-    assert main(["chat"]) == 1
+    assert main(["chat", "--commands"]) == 1
     patch.setattr("sys.stdin", io.StringIO(f"/load {folder / evil}\n"))
-    assert main(["chat"]) == 1
+    assert main(["chat", "--commands"]) == 1
     patch.setattr("sys.stdin", io.StringIO(f"{evil}\n"))
     assert main(["chat"]) == 0
 

@@ -88,6 +88,104 @@ def test_options_stand_anywhere() -> None:
         parser().parse_args(["run", "m.gguf", "Hello", "again"])
 
 
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("run m.gguf Hello", {"model": "m.gguf", "prompt": "Hello"}),
+        ("run Hello", {"model": None, "prompt": "Hello"}),
+        ("run -m m.gguf Hello", {"model": "m.gguf", "prompt": "Hello"}),
+        ("run Hello --model m.gguf", {"model": "m.gguf", "prompt": "Hello"}),
+        ("run -p Hello m.gguf", {"model": "m.gguf", "prompt": "Hello"}),
+        ("run --prompt Hello", {"model": None, "prompt": "Hello"}),
+        ("run -m m.gguf -p Hello --seed 1", {"model": "m.gguf", "prompt": "Hello", "seed": 1}),
+        ("run -m m.gguf -", {"model": "m.gguf", "prompt": "-"}),
+        ("chat a b", {"models": ["a", "b"], "models_option": []}),
+        ("chat -m a -m b", {"models": [], "models_option": ["a", "b"]}),
+        ("inspect -m m.gguf", {"model": "m.gguf"}),
+        ("inspect m.gguf", {"model": "m.gguf"}),
+        ("inspect", {"model": None}),
+        ("explain -m m.gguf -p Hello", {"model": "m.gguf", "prompt": "Hello"}),
+        ("bench --model m.gguf", {"model": "m.gguf"}),
+        ("embed m.gguf a b", {"model": "m.gguf", "texts": ["a", "b"]}),
+        ("embed a -m m.gguf b", {"model": "m.gguf", "texts": ["a", "b"]}),
+        ("embed -m m.gguf", {"model": "m.gguf", "texts": []}),
+        ("rerank m.gguf q a b", {"model": "m.gguf", "query": "q", "texts": ["a", "b"]}),
+        ("rerank -m m.gguf q a b", {"model": "m.gguf", "query": "q", "texts": ["a", "b"]}),
+        ("rerank q -m m.gguf", {"model": "m.gguf", "query": "q", "texts": []}),
+    ],
+)
+def test_options_name_the_model_and_the_prompt_as_well(line: str, wanted: dict[str, object]) -> None:
+    found = vars(parser().parse_args(line.split()))
+    assert {name: found[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("run -m m.gguf", "required: PROMPT"),
+        ("run", "required: PROMPT"),
+        ("run -m m.gguf -p Hello again", "unrecognized arguments: again"),
+        ("run -m m.gguf other.gguf Hello", "unrecognized arguments: Hello"),
+        ("inspect -m m.gguf other.gguf", "unrecognized arguments: other.gguf"),
+        ("embed", "required: MODEL"),
+        ("rerank m.gguf", "required: QUERY"),
+        ("rerank -m m.gguf", "required: QUERY"),
+    ],
+)
+def test_what_is_missing_or_too_much_is_named(line: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(line.split())
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert err.startswith(f"usage: llama-engine {line.split(maxsplit=1)[0]} "), "the usage of this command"
+
+
+@pytest.mark.parametrize("line", [[], ["models"]])
+def test_a_group_of_commands_alone_shows_its_help(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(line)
+    assert ended.value.code == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.startswith(" ".join(["usage: llama-engine", *line, "[-h]"]))
+    assert ("suggest" if line else "chat") in out
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("rum m.gguf hi", "there is no 'rum'; did you mean 'run'?"),
+        ("models sugest", "there is no 'sugest'; did you mean 'suggest'?"),
+        ("families show qwen", "there is no 'qwen'; did you mean 'qwen3"),
+        ("run m.gguf hi --temprature 1", "arguments: --temprature 1; did you mean '--temperature'?"),
+        ("chat --sesion a", "unrecognized arguments: --sesion; did you mean '--session'?"),
+        ("completion fihs", "choose from bash, zsh, tcsh"),
+    ],
+)
+def test_the_nearest_of_what_there_is(line: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(line.split())
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("qwen3:0.6b", "looks like a tag of Ollama"),
+        ("owner/repo:Q4_K_M", "owner/repo:Q4_K_M is in the place of the prompt; add one: llama-engine run owner/repo"),
+        ("owner/some-GGUF", "is in the place of the prompt"),
+        ("m.gguf", "is in the place of the prompt"),
+        ("and/or", "No model is named"),
+        ("What is owner/repo:Q4_K_M?", "No model is named"),
+    ],
+)
+def test_a_model_in_the_place_of_the_prompt(text: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", text]) == 1
+    assert words in capsys.readouterr().err
+
+
 def test_no_help_is_wider_than_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every command and subcommand; and each says what it does before it lists options."""
     monkeypatch.setenv("COLUMNS", "80")

@@ -10,7 +10,7 @@ FULL = Path("/dev/full")
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("command", ["families", "run --max-tokens 3 hi", "--help", "completion bash"])
+@pytest.mark.parametrize("command", ["families", "run builtin --max-tokens 3 hi", "--help", "completion bash"])
 @pytest.mark.parametrize("to", [">/dev/full", ">&-"])
 def test_output_that_cannot_be_written_is_an_error_of_one_line(command: str, to: str) -> None:
     done = subprocess.run(
@@ -27,7 +27,7 @@ def test_output_that_cannot_be_written_is_an_error_of_one_line(command: str, to:
 @pytest.mark.parametrize("to", ["2>&-", "2>/dev/full", "<&-", "<&- 2>&-"])
 def test_other_streams_that_are_closed_or_full_hinder_nothing(to: str) -> None:
     done = subprocess.run(
-        ["sh", "-c", f"{sys.executable} -W ignore -m engine run --max-tokens 3 --reasoning off hi {to}"],
+        ["sh", "-c", f"{sys.executable} -W ignore -m engine run builtin --max-tokens 3 --reasoning off hi {to}"],
         capture_output=True,
         text=True,
         check=False,

@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -247,6 +248,67 @@ class Stand(io.StringIO):
 
     def isatty(self) -> bool:
         return True
+
+
+def test_commands_of_a_chat_in_a_session(tmp_path: Path) -> None:
+    """Typed in a real terminal: options, the last question again, what is used; a second chat with the session is told;
+    the next one goes on."""
+    replies = ("One.", "Uno.", "Two.")
+    line = chat_command(script(tmp_path, *replies), "--session", "trip", "--system", "Be brief.")
+    state = str(tmp_path / "state")
+    with terminal(line, XDG_STATE_HOME=state) as shown:
+        shown.until(">$")
+        shown.type("/set temperature 0.5\r")
+        shown.until(r"temperature is 0\.5 from now on\).*>$")
+        shown.type("first\r")
+        shown.until(r"One\..*reused\]\n+>$")
+        with terminal(line, XDG_STATE_HOME=state) as second:
+            second.until("The session trip is open in another process")
+            assert second.child.wait(20) == 1
+        shown.type("/ret\t")
+        shown.until("> /retry$")
+        shown.type("\r")
+        shown.until(r"Uno\..*reused\]\n+>$")
+        shown.type("/show\r")
+        text = shown.until(r"saved to +\S.*>$")
+        for words in (
+            "system    Be brief.",
+            "options   temperature 0.5",
+            "messages  3, of which 1 question",
+            "2 turns",
+        ):
+            assert words in text
+        shown.type("\x04")
+        assert shown.child.wait(20) == 0
+    with terminal(chat_command(script(tmp_path, *replies), "--continue"), XDG_STATE_HOME=state) as shown:
+        shown.until(r"going on after 1 question.*>$")
+        shown.type("/undo\r")
+        shown.until(r"the last question is forgotten\).*>$")
+        shown.type("/halp\r")
+        shown.until(r"no command /halp; did you mean '/help'\?.*>$")
+        shown.type("\x04")
+        assert shown.child.wait(20) == 0
+    kept = json.loads((tmp_path / "state/llama-engine/sessions/trip.json").read_text(encoding="utf-8"))
+    assert [message["role"] for message in kept] == ["system"]
+
+
+def test_a_chat_without_a_model_asks_which(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "engine", "chat", "--max-tokens", "200", "--temperature", "0"]
+    with terminal(line, columns=120, lines=40) as shown:
+        text = shown.until(r"Which one\? A number, a name, or Enter for \d+:$")
+        assert "Qwen/Qwen3-0.6B-GGUF:Q8_0" in text
+        assert text.count("*") == 1, "one is the pick"
+        shown.type("builtin\r")
+        shown.until(r"Ctrl-D ends.*>$")
+        shown.type("Hello! Who are you?\r")
+        shown.until(r"I am the tiny built-in model.*reused\]\n+>$")
+        shown.type("/quit\r")
+        assert shown.child.wait(20) == 0
+    with terminal([*line[:3], "run", "Hello"], columns=120, lines=40) as shown:
+        shown.until(r"Which one\?.*:$")
+        shown.type("\x04")
+        shown.until("No model was chosen")
+        assert shown.child.wait(20) == 1
 
 
 def test_a_paste_of_many_lines_is_one_message_and_lines_are_edited(tmp_path: Path) -> None:

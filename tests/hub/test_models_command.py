@@ -170,3 +170,11 @@ def test_a_cache_without_links(
     assert [*listed(capsys)] == ["own/repo:Q8_0"]
     assert main(["models", "remove", "own/repo:Q8_0", "--yes"]) == 0
     assert not api.repository_directory("own/repo").exists()
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_quantisation_that_is_not_there_is_answered_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "own/repo:Q4", "hi"]) == 1
+    assert "Q4_K_M" in capsys.readouterr().err
+    assert main(["run", "-m", "own/repo:Q4_K", "-p", "hi"]) == 1
+    assert "Q4_K_M" in capsys.readouterr().err

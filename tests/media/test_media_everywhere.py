@@ -308,12 +308,12 @@ def test_chat_shows_files(
     (tmp_path / "a.wav").write_bytes(SONG.wav())
     lines = f"/file {tmp_path / 'notes.txt'}\nWhat is the code?\nAnd now?\n"
     monkeypatch.setattr("sys.stdin", io.StringIO(lines))
-    assert main(["chat"]) == 0
+    assert main(["chat", "--commands"]) == 0
     assert "The code is 7.\nWhat is the code?<|im_end|>" in asked[0]
     assert asked[1].count("The code is 7.") == 1
     for name, said in (("a.png", NO_PROJECTOR), ("a.wav", NO_PROJECTOR), ("none.png", "cannot be read")):
         monkeypatch.setattr("sys.stdin", io.StringIO(f"/file {tmp_path / name}\nWhat is this?\n"))
-        assert main(["chat"]) == 1
+        assert main(["chat", "--commands"]) == 1
         assert said in capsys.readouterr().err
 
 

@@ -33,7 +33,7 @@ LATE = (
 MAX_ROOM_LINES = {
     "agent/": 1_230,
     "batch/": 1_970,
-    "cli/": 2_490,
+    "cli/": 3_120,
     "constraint/": 1_650,
     "diagnose/": 2_040,
     "families/": 1_660,

@@ -1,0 +1,146 @@
+"""Which model to use: the list [[suggested]] of models.toml, what of it fits this machine, and the question where a
+command names no model. Sizes are bytes."""
+
+import argparse
+import json
+import sys
+import tomllib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pydantic import TypeAdapter
+
+from engine import _data
+from engine.cli.confirm import can_ask
+from engine.cli.exit_codes import DONE
+from engine.cli.named import BUILTIN
+from engine.cli.screen import Screen, columns
+from engine.errors import RequestError
+from engine.hub.variants import size_text
+from engine.llama.plan import MODEST_CONTEXT, Machine, this_machine
+from engine.types import Record
+
+_BUFFERS = 400_000_000
+"""Compute buffers, windows, states and vocabulary, roughly."""
+_EASY = 0.75
+"""The share of the machine's room that the pick may take without a GPU."""
+_QUICK = 5.0
+"""The most billions of parameters that each token of the pick may use without a GPU."""
+
+
+class Suggested(Record):
+    """A row of the list; models.toml says what its fields are."""
+
+    model: str
+    size: int
+    billions: tuple[float, float]
+    cache: tuple[int, int, int]
+    n_ctx: int
+    good_at: tuple[str, ...]
+    license: str
+    sources: tuple[str, ...]
+
+    def memory(self, n_ctx: int) -> int:
+        """Returns what weights and one conversation of `n_ctx` tokens take, estimated: keys and values are float16."""
+        layers, heads, elements = self.cache
+        return self.size + 4 * layers * heads * elements * min(n_ctx, self.n_ctx) + _BUFFERS
+
+
+class Choice(NamedTuple):
+    """A suggested model on a machine. `fits` is None if its memory is not known; `on_gpu`: all of it fits there."""
+
+    row: Suggested
+    memory: int
+    fits: bool | None
+    on_gpu: bool
+
+
+def suggested() -> list[Suggested]:
+    """Returns the list, the smallest model first."""
+    tables = tomllib.loads(_data.models_toml().read_text(encoding="utf-8"))["suggested"]
+    return TypeAdapter(list[Suggested]).validate_python(tables)
+
+
+def choices(machine: Machine, n_ctx: int = MODEST_CONTEXT) -> list[Choice]:
+    """Returns the list with what each model takes and whether it fits, for a conversation of `n_ctx` tokens."""
+    room, device_room = machine.room, machine.device_room
+    return [
+        Choice(row, need, None if room is None else need <= room + device_room, need <= device_room)
+        for row in suggested()
+        for need in (row.memory(n_ctx),)
+    ]
+
+
+def pick(every: Sequence[Choice], machine: Machine) -> Choice:
+    """Returns the default: the largest model that a GPU holds whole. Without one, the largest that is quick enough for
+    a CPU and leaves room to other programs; the smallest if none does."""
+    easy = (machine.room or 0) * _EASY
+    on_gpu = [each for each in every if each.on_gpu]
+    quick = [each for each in every if each.memory <= easy and each.row.billions[1] <= _QUICK]
+    return (on_gpu or quick or every[:1])[-1]
+
+
+def suggest(options: argparse.Namespace) -> int:
+    """Show the list, and the commands that download and run the pick."""
+    if options.ctx < 1:
+        raise RequestError(f"--ctx is {options.ctx}; give the tokens of a conversation, at least 1.")
+    machine, screen = this_machine(), Screen(sys.stdout)
+    every = choices(machine, options.ctx)
+    best = pick(every, machine)
+    if options.json:
+        rows = [
+            {**each.row.model_dump(), "memory": each.memory, "fits": each.fits, "pick": each == best} for each in every
+        ]
+        devices = [{"name": device.name, "memory_free": device.memory_free} for device in machine.gpus]
+        screen.line(json.dumps({"available": machine.available, "devices": devices, "models": rows}, indent=2))
+        return DONE
+    _show(screen, every, best, machine, options.ctx)
+    screen.line(f"\n*  llama-engine chat {best.row.model}\n   llama-engine models download {best.row.model}")
+    return DONE
+
+
+def chosen() -> str:
+    """Ask which model to use, and return its name. Raises RequestError where nobody can answer, and if nobody does."""
+    if not can_ask():
+        raise RequestError(
+            "No model is named. Write one: -m owner/repo:Q4_K_M, or the path of a GGUF file. `llama-engine models "
+            f"suggest` names some that fit this machine; -m {BUILTIN} is the tiny one that comes with llama-engine."
+        )
+    machine, screen = this_machine(), Screen(sys.stdout)
+    every = choices(machine)
+    best = pick(every, machine)
+    _show(screen, every, best, machine, MODEST_CONTEXT, numbered=True)
+    screen.prose(f"A model is downloaded once; `{BUILTIN}` is the tiny one that comes with llama-engine.")
+    try:
+        answer = input(f"Which one? A number, a name, or Enter for {every.index(best) + 1}: ").strip()
+    except EOFError:
+        screen.line()
+        raise RequestError("No model was chosen.") from None
+    if answer.isdecimal():
+        if not 1 <= int(answer) <= len(every):
+            raise RequestError(f"There is no number {answer} in the list; it ends with {len(every)}.")
+        return every[int(answer) - 1].row.model
+    return answer or best.row.model
+
+
+def _show(
+    screen: Screen, every: Sequence[Choice], best: Choice, machine: Machine, n_ctx: int, *, numbered: bool = False
+) -> None:
+    words = {True: "yes", False: "no", None: "-"}
+    table = [("", "SIZE", "MEMORY", "FITS", "GOOD AT", "MODEL")]
+    for number, each in enumerate(every, 1):
+        mark = f"{f'{number} ' if numbered else ''}{'*' if each == best else ' '}"
+        fits = "GPU" if each.on_gpu else words[each.fits]
+        sizes = size_text(each.row.size), size_text(each.memory)
+        table.append((mark, *sizes, fits, ", ".join(each.row.good_at), each.row.model))
+    for line in columns(table, right=(0, 1, 2)):
+        screen.line(line)
+    licenses = ", ".join(sorted({each.row.license for each in every}))
+    free = ""
+    if machine.available is not None:
+        devices = f", and {size_text(sum(each.memory_free for each in machine.gpus))} on GPUs" if machine.gpus else ""
+        free = f"{size_text(machine.available)} are free{devices}; FITS leaves a tenth to other programs. "
+    screen.prose(
+        f"SIZE is the download, as listed on the Hub. MEMORY is about what a conversation of {n_ctx:,} tokens takes; "
+        f"`llama-engine models fit MODEL` reads the file's own header. {free}License: {licenses}."
+    )
