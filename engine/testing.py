@@ -8,6 +8,7 @@ prompt and the tokens accepted since.
 import json
 import random
 import re
+import string
 import struct
 import threading
 import zlib
@@ -125,29 +126,70 @@ class ScriptedSampler:
 
     params: SamplingParams
     tokens: list[int] = field(default_factory=list[int])
+    vocab: ByteVocab = field(default_factory=ByteVocab)
+    rewrite: bool = False
     digest: int | None = None
+    begun: int = 0
     reply: list[int] = field(default_factory=list)
     drawn: int = 0
     forced: bool = False
+    masked: bool = False
     closed: bool = False
 
     def accept(self, token: int) -> None:
+        if self.masked and not self.rewrite and self.reply[self.drawn : self.drawn + 1] != [token]:
+            raise self._broken([token])
         self.tokens.append(token)
         if self.digest is not None:
             self.digest = hash((self.digest, token))
             self.forced = True
             self.drawn += self.reply[self.drawn : self.drawn + 1] == [token]
 
-    def allowed(self, token: int, mask: "Mask", vocab: ByteVocab) -> int:
-        """Returns the token if the constraint allows it. If not, the script is over: return the end token if that is
-        allowed, else any allowed token, drawn with the sampling's seed."""
-        every = [each for each in range(vocab.size) if mask[each >> 5] >> (each & 31) & 1]
-        if token in every:
+    def next(self, mask: "Mask | None") -> int:
+        """Returns the script's next token. If the constraint does not allow it, raises EngineError, or with `rewrite`
+        gives the script up: returns the end token if that is allowed, else any allowed token, drawn with the
+        sampling's seed."""
+        token = self.reply[self.drawn] if self.drawn < len(self.reply) else self.vocab.end
+        self.masked = mask is not None
+        if mask is None or _allows(mask, token):
             return token
-        self.reply = []
+        every = [each for each in range(self.vocab.size) if _allows(mask, each)]
         if not every:
             raise RequestError("The constraint allows no token here; check its grammar.")
-        return vocab.end if vocab.end in every else self.random.choice(every)
+        if not self.rewrite:
+            raise self._broken(every)
+        self.reply = []
+        return self.vocab.end if self.vocab.end in every else self.random.choice(every)
+
+    def continue_behind(self, held: Sequence[int], mask: "Mask") -> None:
+        """Find the place in a new reply from which it goes on: behind what the sequence holds of it already, because
+        the form forced its beginning, or because a function wrote its whole reply again."""
+        written, reply = len(held) - self.begun, self.reply
+        if written and reply[:written] == held[-written:]:
+            self.drawn = written
+        elif reply and not _allows(mask, reply[0]):
+            sizes = range(min(len(reply), len(held)), 0, -1)
+            self.drawn = next((size for size in sizes if reply[:size] == held[-size:]), 0)
+
+    def _broken(self, allowed: Sequence[int]) -> EngineError:
+        """Returns the error for a script that goes on with a token other than these."""
+        rest, before = self.vocab.text(self.reply[self.drawn :]), self.vocab.text(self.tokens)[-_SHOWN:]
+        goes_on = f"goes on with {rest[:_SHOWN]!r}" if rest else "ends"
+        return EngineError(
+            f"The script breaks the form of the answer: after {before!r} it {goes_on}, but the form allows only "
+            f"{self._named(allowed)} there. Change the reply, or give ScriptedBackend rewrite=True, which replaces it."
+        )
+
+    def _named(self, tokens: Sequence[int]) -> str:
+        """Returns what these tokens are, for a message."""
+        left = {self.vocab.text([token]) for token in tokens if token != self.vocab.end}
+        names = ["its end"] if self.vocab.end in tokens else []
+        for name, characters in _CLASSES.items():
+            if len(left & characters) > len(characters) // 2:
+                names.append(name)
+                left -= characters
+        names += [repr(text) for text in sorted(left)]
+        return ", ".join([*names[:_MOST_NAMED], *(["others"] if len(names) > _MOST_NAMED else [])])
 
     @cached_property
     def random(self) -> random.Random:
@@ -156,6 +198,18 @@ class ScriptedSampler:
 
     def close(self) -> None:
         self.closed = True
+
+
+_SHOWN, _MOST_NAMED = 40, 8
+_CLASSES = {
+    "white space": frozenset(" \t\r\n"),
+    "a digit": frozenset(string.digits),
+    "a letter": frozenset(string.ascii_letters),
+}
+
+
+def _allows(mask: "Mask", token: int) -> bool:
+    return bool(mask[token >> 5] >> (token & 31) & 1)
 
 
 class ScriptedVectors:
@@ -186,18 +240,21 @@ class ScriptedBackend:
 
     `replies` is a list (each request takes the next one when its first token is drawn) or a function from the prompt's
     text, control tokens included, to the reply's text; for several requests at once use a function. Control-token text
-    in a reply becomes control tokens, and an end token follows each reply. Under a constraint a reply continues as far
-    as it is allowed, then with random text that is. Tokens that the engine forces into a sequence use up the script if
-    they are the same; a function is called again after them, with all of the text so far.
+    in a reply becomes control tokens, and an end token follows each reply. Tokens that the engine forces into a
+    sequence use up the script if they are the same; a function is called again after them, with all of the text so
+    far, and may return its whole reply again. A reply that breaks the form that a turn requires (`response_format`,
+    `tool_choice`) raises EngineError where the turn is read, which says what the form allows there; with
+    `rewrite=True` the rest is replaced by random text that it allows.
 
     `n_ctx` is what each of `n_sequences` conversations may hold; with `kv_tokens` they share one pool of that many
     cells. `before_decode(rows)` runs first in each decode: raise `DecodeError` there to fail it, sleep or wait there to
     hold it. `delay` seconds pass in each decode, unless it is aborted. `trimmable=False` behaves like a recurrent
     memory: a sequence is kept complete, removed, or taken back to a checkpoint. `info` is its `ContextInfo` as a
-    `Backend`. It loads any file as an adapter. For assertions: `decodes` counts the calls of `decode`, `evaluated` the
-    rows, `batches` lists each call's number of rows, `used` is the number of cells in use, `samplers` are all made,
-    `adapters` those loaded, `adapted` the adapters of each decode, `changes` the calls of `adapt`, `closed`: whether
-    `close()` was called.
+    `Backend`. It loads any file as an adapter. For assertions: `prompts` are the texts of the prompts in the order in
+    which they began, control tokens included; `decodes` counts the calls of `decode`, `evaluated` the rows, `batches`
+    lists each call's number of rows, `used` is the number of cells in use, `samplers` are all made (with the `tokens`
+    of their prompts), `adapters` those loaded, `adapted` the adapters of each decode, `changes` the calls of `adapt`,
+    `closed`: whether `close()` was called.
     """
 
     def __init__(
@@ -214,6 +271,7 @@ class ScriptedBackend:
         trimmable: bool = True,
         dimensions: int = 256,
         projector: Projector | None = None,
+        rewrite: bool = False,
     ) -> None:
         self.vocab: ByteVocab = vocab if vocab is not None else ByteVocab()
         self._vectors = ScriptedVectors(self.vocab, dimensions, n_ctx)
@@ -238,6 +296,8 @@ class ScriptedBackend:
         self.batches: list[int] = []
         self.used = 0
         self.samplers: list[ScriptedSampler] = []
+        self.prompts: list[str] = []
+        self._rewrite = rewrite
         self.attached: dict[int, Sampler] = {}
         self.adapters: set[str] = set()
         self.adapted: list[Scales] = []
@@ -339,7 +399,8 @@ class ScriptedBackend:
         return self._aborted.is_set()
 
     def sampler(self, params: SamplingParams, tokens: Sequence[int] = ()) -> ScriptedSampler:
-        sampler = ScriptedSampler(params, list(tokens))
+        sampler = ScriptedSampler(params, list(tokens), self.vocab, self._rewrite)
+        self.prompts.append(self.vocab.text(tokens))
         self.samplers.append(sampler)
         return sampler
 
@@ -358,18 +419,19 @@ class ScriptedBackend:
         if self.attached.get(at.sequence, sampler) is not sampler:
             raise EngineError(f"another sampler is attached to sequence {at.sequence}. Detach it first.")
         digest = self._cells[at.sequence][at.position].digest
+        fresh = sampler.digest is None or (sampler.forced and self._function is not None)
         if sampler.digest is None:
-            sampler.reply = self._next_reply(at)
+            sampler.begun = at.position + 1
         elif sampler.digest != digest and not self._lacks_replaced(sampler, at):
             raise EngineError(
                 f"sequence {at.sequence} does not hold its prompt and the accepted tokens up to {at.position}: "
                 "sequences were mixed up. Report this as a bug."
             )
-        elif sampler.forced and self._function is not None:
+        if fresh:
             sampler.reply, sampler.drawn = self._next_reply(at), 0
-        token = sampler.reply[sampler.drawn] if sampler.drawn < len(sampler.reply) else self.vocab.end
-        if mask is not None:
-            token = sampler.allowed(token, mask, self.vocab)
+            if mask is not None:
+                sampler.continue_behind(self.tokens(at.sequence)[: at.position + 1], mask)
+        token = sampler.next(mask)
         sampler.drawn += 1
         sampler.forced = False
         sampler.digest = hash((digest, token))
