@@ -67,10 +67,12 @@ if TYPE_CHECKING:
         JsonSchema,
         Lark,
         Message,
+        MessagesLike,
         Part,
         ReasoningPart,
         Regex,
         ResponseFormat,
+        ResponseFormatLike,
         Role,
         SamplingParams,
         TextPart,
@@ -125,6 +127,7 @@ __all__ = [
     "Lark",
     "LoadOptions",
     "Message",
+    "MessagesLike",
     "Metrics",
     "MissingTemplateError",
     "ModelLoadError",
@@ -141,6 +144,7 @@ __all__ = [
     "Regex",
     "RequestError",
     "ResponseFormat",
+    "ResponseFormatLike",
     "Role",
     "Run",
     "RunStream",
@@ -204,9 +208,9 @@ _MODULES = {
     "engine.scoring": "Classification Score",
     "engine.template.prompt": "Prompt",
     "engine.tools": "ToolContext ToolLike as_tool as_tools",
-    "engine.types": "AllowedTools Choice Completion FinishReason GBNF JsonSchema Lark Message Part "
-    "ReasoningPart Regex ResponseFormat Role SamplingParams TextPart TokenLogprob Tool ToolCall ToolChoice ToolName "
-    "Usage",
+    "engine.types": "AllowedTools Choice Completion FinishReason GBNF JsonSchema Lark Message MessagesLike Part "
+    "ReasoningPart Regex ResponseFormat ResponseFormatLike Role SamplingParams TextPart TokenLogprob Tool ToolCall "
+    "ToolChoice ToolName Usage",
     "engine.vectors": "Ranked",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}

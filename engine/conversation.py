@@ -1,14 +1,16 @@
 """`Conversation`: messages that grow turn by turn, and can be forked."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol, Self
+from typing import Protocol, Self, Unpack
 
+from engine.errors import NotCopied
 from engine.offloop import off_loop
-from engine.options import TurnOptions
+from engine.options import FreeTurnOptions, TurnOptions
 from engine.runtime.stream import Stream
+from engine.streams import Starting
 from engine.template.conversation import conversation_of, with_answer
 from engine.tools import ToolLike
-from engine.types import Completion, Message, MessagesLike
+from engine.types import Answer, Completion, Message, MessagesLike, ResponseFormatLike
 
 
 class Start(Protocol):
@@ -17,7 +19,7 @@ class Start(Protocol):
     def __call__(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Stream: ...
 
 
-class Conversation:
+class Conversation(NotCopied):
     """A conversation with a model; made by `Engine.conversation`. For one thread at a time; its forks are others.
 
     `chat` and `stream` take what is said next: a user's text, or messages (results of tools, for example). It joins
@@ -28,7 +30,11 @@ class Conversation:
     reaches: in the KV cache, then in the engine's store of states.
     """
 
-    def __init__(self, start: Start, messages: "MessagesLike | None", tools: Any, options: TurnOptions) -> None:
+    _instead = "fork() returns another that goes on from here; `messages` is what to save, or to send elsewhere."
+
+    def __init__(
+        self, start: Start, messages: "MessagesLike | None", tools: Sequence[ToolLike] | None, options: TurnOptions
+    ) -> None:
         self._start = start
         self._messages = () if messages is None else tuple(conversation_of(messages))
         self._tools = tools
@@ -43,28 +49,62 @@ class Conversation:
         self._settle()
         return self._messages
 
-    def stream(self, messages: MessagesLike, **options: Any) -> Stream:
-        """Start the next turn and return it as a stream; `options` are those of `Engine.stream`, over the
+    def stream(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> Stream[Answer]:
+        """Start the next turn and return it as a stream; `tools` and `options` are those of `Engine.stream`, over the
         conversation's own. Raises what `Engine.stream` raises."""
         said = (*self.messages, *conversation_of(messages))
         if not self._shared:
             self._claim = None  # no fork goes on from there, so the next turn may take its place
-        given: Any = {**self._options, **options}
-        stream = self._start(said, given.pop("tools", self._tools), given)
+        given: TurnOptions = {**self._options, **options}
+        if response_format is not None:
+            given["response_format"] = response_format
+        stream = self._start(said, self._tools if tools is None else tools, given)
         self._turn = said, stream
         return stream
 
-    def chat(self, messages: MessagesLike, **options: Any) -> Completion:
+    def chat(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> Completion[Answer]:
         """Returns the model's answer. Raises what `Engine.chat` raises."""
-        return self.stream(messages, **options).result()
+        return self.stream(messages, tools, response_format=response_format, **options).result()
 
-    async def astream(self, messages: MessagesLike, **options: Any) -> Stream:
-        """`stream` for an event loop."""
-        return await off_loop(lambda: self.stream(messages, **options), Stream.cancel)
+    def astream(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> Starting[Stream[Answer]]:
+        """`stream` for an event loop, read as `Engine.astream`'s."""
 
-    async def achat(self, messages: MessagesLike, **options: Any) -> Completion:
+        def start() -> Stream[Answer]:
+            return self.stream(messages, tools, response_format=response_format, **options)
+
+        return Starting(off_loop(start, Stream.cancel))
+
+    async def achat(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> Completion[Answer]:
         """`chat` for an event loop; cancelling the task stops the turn."""
-        return await (await self.astream(messages, **options))
+        return await (await self.astream(messages, tools, response_format=response_format, **options))
 
     def fork(self) -> Self:
         """Returns a conversation with the same messages, which goes its own way. Nothing is evaluated again: both

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, Self, Unpack, overload
 
 from engine import loading, many
 from engine.adapters import AdapterLoader, AdapterSource
@@ -23,12 +23,12 @@ from engine.notebook.reload import tell_open
 from engine.offloop import off_loop
 from engine.openai.client import AsyncOpenAI, OpenAI
 from engine.options import (
-    AgentOptions,
     ChoicesArguments,
     ContextLoadOptions,
+    FreeAgentOptions,
+    FreeRawOptions,
     FreeTurnOptions,
     LoadOptions,
-    RawOptions,
     TurnOptions,
     check_arguments,
     checked,
@@ -39,19 +39,14 @@ from engine.runtime.adapters import AdapterInfo
 from engine.runtime.backend import Backend
 from engine.runtime.config import LoopOptions
 from engine.runtime.metrics import Metrics
-from engine.runtime.raw import detokenize, tokenize
 from engine.runtime.service import PinnedPrefix, Service, Stream
+from engine.streams import Starting
 from engine.template.chat_template import ChatTemplate
 from engine.template.conversation import check_last, conversation_of
 from engine.template.prompt import Prompt
 from engine.tools import RunTool, Toolbox, ToolLike
 from engine.turns import Turns
-from engine.types import Completion, MessagesLike
-
-if TYPE_CHECKING:
-    from engine.types import ParsedCompletion
-
-Answer = TypeVar("Answer")
+from engine.types import Answer, Completion, MessagesLike, ResponseFormatLike
 
 
 class Engine(Measures):
@@ -72,10 +67,9 @@ class Engine(Measures):
         adapters: AdapterSource | None = None,
         draft: Backend | None = None,
     ) -> None:
-        self._service = Service(backend, options, draft)
-        self._turns = Turns(self._service, template, seed)
+        service = Service(backend, options, draft)
+        super().__init__(service, Turns(service, template, seed), None if model is None else model.info)
         self._model = model
-        super().__init__(self._service, self._turns, None if model is None else model.info)
         self._adapters = AdapterLoader(self._service, adapters, self.close)
 
     @classmethod
@@ -182,28 +176,25 @@ class Engine(Measures):
             draft=loaded.draft,
         )
 
-    @overload
     def chat(
         self,
         messages: MessagesLike,
         tools: Sequence[ToolLike] | None = None,
         *,
-        response_format: type[Answer],
+        response_format: ResponseFormatLike[Answer] = None,
         **options: Unpack[FreeTurnOptions],
-    ) -> "ParsedCompletion[Answer]": ...
-    @overload
-    def chat(
-        self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
-    ) -> Completion: ...
-    def chat(
-        self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
-    ) -> Any:
+    ) -> Completion[Answer]:
         """Returns the model's answer to a user's text or a list of messages. Raises what `stream` raises."""
-        return self.stream(messages, tools, **options).result()
+        return self.stream(messages, tools, response_format=response_format, **options).result()
 
     def stream(
-        self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
-    ) -> Stream:
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> Stream[Answer]:
         """Start one turn and return it as a stream: `for`, `async for`, `await`, `with`.
 
         Reasoning of earlier turns that the messages lack is restored if it is known unambiguously; the template decides
@@ -212,7 +203,7 @@ class Engine(Measures):
         Raises RequestError for messages, tools or options that are not valid, TemplateError if the template rejects
         them, ContextOverflowError for a prompt that is too long, EngineError if the engine is closed.
         """
-        return self._turns.start(messages, tools, options, 1)[0]
+        return self._turns.start(messages, tools, {**options, "response_format": response_format}, 1)[0]
 
     def choices(
         self,
@@ -221,8 +212,9 @@ class Engine(Measures):
         tools: Sequence[ToolLike] | None = None,
         *,
         offline: bool = False,
-        **options: Unpack[TurnOptions],
-    ) -> list[Stream]:
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> list[Stream[Answer]]:
         """Start `n` answers to one conversation, each a stream of its own. The prompt is evaluated once (a short one
         again, if that is cheaper than copying it to another KV buffer).
 
@@ -231,7 +223,8 @@ class Engine(Measures):
         in `generate`: more tokens per second in total. Raises what `stream` raises.
         """
         _ = checked({"n": n, "offline": offline}, ChoicesArguments)
-        return self._turns.start(messages, tools, options, n, offline=offline)
+        given: TurnOptions = {**options, "response_format": response_format}
+        return self._turns.start(messages, tools, given, n, offline=offline)
 
     def conversation(
         self,
@@ -276,17 +269,19 @@ class Engine(Measures):
         tools: Sequence[ToolLike] | None = None,
         *,
         on_error: Literal["raise"] = "raise",
-        **options: Unpack[TurnOptions],
-    ) -> list[Completion]: ...
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> list[Completion[Answer]]: ...
     @overload
     def generate(
         self,
         rows: Sequence[Row],
         tools: Sequence[ToolLike] | None = None,
         *,
-        on_error: OnError,
-        **options: Unpack[TurnOptions],
-    ) -> list[Completion | EngineError]: ...
+        on_error: Literal["return"],
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> list[Completion[Answer] | EngineError]: ...
     def generate(
         self,
         rows: Sequence[Row],
@@ -305,18 +300,36 @@ class Engine(Measures):
         return many.generate(self._turns.starter(tools, options), rows, self._service.capacity, on_error)
 
     def generate_iter(
-        self, rows: Iterable[Row], tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
-    ) -> Generator[tuple[int, Completion | EngineError]]:
+        self,
+        rows: Iterable[Row],
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> Generator[tuple[int, Completion[Answer] | EngineError]]:
         """Yields pairs of a row's number and its answer, or its error, as rows of any iterable finish. At most twice
         `n_sequences` rows are taken and run at a time; leaving the loop cancels them."""
-        return many.generate_iter(self._turns.starter(tools, options), rows, self._service.room)
+        start = self._turns.starter(tools, {**options, "response_format": response_format})
+        return many.generate_iter(start, rows, self._service.room)
 
-    def complete(self, prompt: str | Sequence[int], **options: Unpack[RawOptions]) -> Completion:
+    def complete(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeRawOptions],
+    ) -> Completion[Answer]:
         """Returns the continuation of a text or of tokens, without a chat template. Raises what `stream_complete`
         raises."""
-        return self.stream_complete(prompt, **options).result()
+        return self.stream_complete(prompt, response_format=response_format, **options).result()
 
-    def stream_complete(self, prompt: str | Sequence[int], **options: Unpack[RawOptions]) -> Stream:
+    def stream_complete(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeRawOptions],
+    ) -> Stream[Answer]:
         """`complete` as a stream; all of the output is content.
 
         In a text, control-token text becomes control tokens, and the model's BOS token is put before it unless it is
@@ -324,47 +337,81 @@ class Engine(Measures):
         in both, and in `files`, control-token text stays text. Raises RequestError for tokens or options that are not
         valid, ContextOverflowError for a prompt that is too long, EngineError if the engine is closed.
         """
-        return self._turns.start_raw(prompt, options)
+        return self._turns.start_raw(prompt, {**options, "response_format": response_format})
 
-    @overload
     async def achat(
         self,
         messages: MessagesLike,
         tools: Sequence[ToolLike] | None = None,
         *,
-        response_format: type[Answer],
+        response_format: ResponseFormatLike[Answer] = None,
         **options: Unpack[FreeTurnOptions],
-    ) -> "ParsedCompletion[Answer]": ...
-    @overload
-    async def achat(
-        self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
-    ) -> Completion: ...
-    async def achat(
-        self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
-    ) -> Any:
+    ) -> Completion[Answer]:
         """`chat` for an event loop; cancelling the task stops the turn."""
-        return await (await self.astream(messages, tools, **options))
+        return await (await self.astream(messages, tools, response_format=response_format, **options))
 
-    async def astream(
-        self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
-    ) -> Stream:
-        """`stream` for an event loop: the template is rendered and the prompt tokenised in a worker thread."""
-        return await off_loop(lambda: self.stream(messages, tools, **options), Stream.cancel)
+    def astream(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> Starting[Stream[Answer]]:
+        """`stream` for an event loop: the template is rendered and the prompt tokenised in a worker thread. Read it
+        with `async for event in llm.astream(...)`, or get the stream first: `stream = await llm.astream(...)`."""
 
-    async def acomplete(self, prompt: str | Sequence[int], **options: Unpack[RawOptions]) -> Completion:
+        def start() -> Stream[Answer]:
+            return self.stream(messages, tools, response_format=response_format, **options)
+
+        return Starting(off_loop(start, Stream.cancel))
+
+    async def acomplete(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeRawOptions],
+    ) -> Completion[Answer]:
         """`complete` for an event loop; cancelling the task stops it."""
-        return await (await off_loop(lambda: self.stream_complete(prompt, **options), Stream.cancel))
+
+        def start() -> Stream[Answer]:
+            return self.stream_complete(prompt, response_format=response_format, **options)
+
+        return await (await off_loop(start, Stream.cancel))
 
     async def arun(
         self,
         messages: RunInput,
         tools: Sequence[RunTool] | None = None,
         max_steps: int = 8,
-        **options: Unpack[AgentOptions],
-    ) -> Run:
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeAgentOptions],
+    ) -> Run[Answer]:
         """`run` for an event loop: async tools of one turn run at once; cancelling the task stops the run."""
-        return await self.stream_run(messages, tools, max_steps, **options)
+        return await self.stream_run(messages, tools, max_steps, response_format=response_format, **options)
 
+    @overload
+    async def agenerate(
+        self,
+        rows: Sequence[Row],
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        on_error: Literal["raise"] = "raise",
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> list[Completion[Answer]]: ...
+    @overload
+    async def agenerate(
+        self,
+        rows: Sequence[Row],
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        on_error: Literal["return"],
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> list[Completion[Answer] | EngineError]: ...
     async def agenerate(
         self,
         rows: Sequence[Row],
@@ -372,15 +419,21 @@ class Engine(Measures):
         *,
         on_error: OnError = "raise",
         **options: Unpack[TurnOptions],
-    ) -> list[Completion | EngineError]:
+    ) -> Any:
         """`generate` for an event loop; cancelling the task stops all rows."""
         return await many.agenerate(self._turns.starter(tools, options), rows, self._service.room, on_error)
 
     def agenerate_iter(
-        self, rows: Iterable[Row], tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
-    ) -> AsyncGenerator[tuple[int, Completion | EngineError]]:
+        self,
+        rows: Iterable[Row],
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> AsyncGenerator[tuple[int, Completion[Answer] | EngineError]]:
         """`generate_iter` for an event loop: `async for number, answer in llm.agenerate_iter(rows)`."""
-        return many.agenerate_iter(self._turns.starter(tools, options), rows, self._service.room)
+        start = self._turns.starter(tools, {**options, "response_format": response_format})
+        return many.agenerate_iter(start, rows, self._service.room)
 
     async def apin(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
@@ -407,41 +460,33 @@ class Engine(Measures):
         """The loaded adapters by name."""
         return self._service.adapters
 
-    def tokenize(self, text: str, *, special: bool = True, add_bos: bool = False) -> list[int]:
-        """Returns the tokens of a text. `special`: control-token text becomes control tokens; `add_bos`: put the BOS
-        token first, if this model's prompts have one."""
-        self._service.check()
-        return tokenize(self._service.vocab, text, special=special, add_bos=add_bos)
-
-    def detokenize(self, tokens: Iterable[int]) -> str:
-        """Returns the text of tokens, including control tokens; invalid UTF-8 becomes U+FFFD. Raises RequestError for a
-        token that the model does not have."""
-        self._service.check()
-        return detokenize(self._service.vocab, tokens)
-
     def run(
         self,
         messages: RunInput,
         tools: Sequence[RunTool] | None = None,
         max_steps: int = 8,
-        **options: Unpack[AgentOptions],
-    ) -> Run:
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeAgentOptions],
+    ) -> Run[Answer]:
         """Run the agent loop: turns and tools until the model answers, at most `max_steps` turns. `tools` may include
         servers of tools (`MCP`), which are connected during the run. A `Transcript` is resumed where it ended. The
         run's own options are `RunOptions`. Raises what `stream` raises, EngineError for a server that cannot be
         connected, and CallbackError if a function given as an option fails."""
-        return self.stream_run(messages, tools, max_steps, **options).result()
+        return self.stream_run(messages, tools, max_steps, response_format=response_format, **options).result()
 
     def stream_run(
         self,
         messages: RunInput,
         tools: Sequence[RunTool] | None = None,
         max_steps: int = 8,
-        **options: Unpack[AgentOptions],
-    ) -> RunStream:
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeAgentOptions],
+    ) -> RunStream[Answer]:
         """Start the agent loop and return it as a stream: `for`, `async for`, `await` (the Run), `with`. Each event has
         its `step`."""
-        policy, own = run_options(max_steps, options, TurnOptions)
+        policy, own = run_options(max_steps, {**options, "response_format": response_format}, TurnOptions)
         toolbox = Toolbox(tools)
         turn = self._turns.stepper(lambda: toolbox.tools, own)
         if not isinstance(messages, Transcript):

@@ -20,6 +20,7 @@ from engine.errors import (
     ContextOverflowError,
     EngineError,
     ModelLoadError,
+    NotCopied,
     RequestError,
     WaitTimeoutError,
     did_you_mean,
@@ -236,13 +237,15 @@ class _Model:
         return engine
 
 
-class Engines(Mapping[str, EngineHandle]):
+class Engines(NotCopied, Mapping[str, EngineHandle]):
     """Several models by name, under one memory budget; a context manager; thread-safe.
 
     `engines["name"]` is an `Engine` that is loaded when it is used. Where a model does not fit beside the others, those
     that were used longest ago are unloaded: never one that is in use or pinned. If those in use leave no room, the
     request waits.
     """
+
+    _instead = Engine._instead
 
     def __init__(
         self,

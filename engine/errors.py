@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from reprlib import Repr
 from traceback import extract_tb
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, NoReturn, TypeAlias
 
 DecodeFailure: TypeAlias = Literal["no_slot", "aborted", "invalid", "nan", "failed"]
 
@@ -56,6 +56,17 @@ class EngineError(Exception):
         ]
         lines = [f"line {frame.lineno}: {frame.line}" for frame in frames]
         return [_printable(line) for line in (*lines, f"{type(self).__name__}: {self}")]
+
+
+class NotCopied:
+    """The base of objects that belong to this process: copying or pickling one raises TypeError, as it does for locks
+    and files."""
+
+    _instead: ClassVar[str]
+    """What they hold, and what to do instead, as sentences."""
+
+    def __reduce_ex__(self, protocol: object, /) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} objects cannot be copied or pickled. {self._instead}")
 
 
 def _printable(text: str) -> str:

@@ -74,7 +74,7 @@ class ToolCallEnd:
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     """A tool's result (agent loop only). `content` is what the model reads; `error`: the tool failed; `parts`: the same
-    with pictures and sounds, if it has any."""
+    with pictures and sounds, if it has any; `name`: the tool's."""
 
     index: int
     id: str
@@ -83,6 +83,7 @@ class ToolResult:
     part: int = 0
     step: int = 0
     parts: tuple[ResultPart, ...] = ()
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

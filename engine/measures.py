@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
+from engine.errors import NotCopied
 from engine.llama.model import ModelInfo
 from engine.offloop import off_loop
 from engine.options import EmbedOptions, RerankOptions, ScoreOptions, TurnOptions, checked
 from engine.runtime.pending import PendingVectors
+from engine.runtime.raw import detokenize, tokenize
 from engine.runtime.service import Service
 from engine.scoring import Classification, Score, Scorer, TextOrTokens, classification
 from engine.tools import ToolLike
@@ -18,15 +20,33 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Measures:
+class Measures(NotCopied):
     """The methods of `Engine` that generate nothing."""
 
+    _instead = (
+        "The model lives in this process: share the object, which is thread-safe, and in another process call "
+        "Engine.load(...) there."
+    )
+
     def __init__(self, service: Service, turns: Turns, info: ModelInfo | None) -> None:
+        self._service = service
         self._turns = turns
         self.scorer = Scorer(service)
         """What `score` and `classify` ask for log-probabilities."""
         self.embedder = Embedder.of(service, info)
         """What `embed` and `rerank` ask for vectors."""
+
+    def tokenize(self, text: str, *, special: bool = True, add_bos: bool = False) -> list[int]:
+        """Returns the tokens of a text. `special`: control-token text becomes control tokens; `add_bos`: put the BOS
+        token first, if this model's prompts have one."""
+        self._service.check()
+        return tokenize(self._service.vocab, text, special=special, add_bos=add_bos)
+
+    def detokenize(self, tokens: Iterable[int]) -> str:
+        """Returns the text of tokens, including control tokens; invalid UTF-8 becomes U+FFFD. Raises RequestError for a
+        token that the model does not have."""
+        self._service.check()
+        return detokenize(self._service.vocab, tokens)
 
     def embed(self, texts: str | Iterable[str | Sequence[int]], **options: Unpack[EmbedOptions]) -> "NDArray[Any]":
         """Returns the vector of a text, shape (d,), or of several, shape (n, d), as float32; see `EmbedOptions`. An

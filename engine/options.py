@@ -192,14 +192,21 @@ class SamplingOptions(TypedDict, total=False):
     max_tokens: int | None
 
 
-class _FreeRawOptions(SamplingOptions, total=False):
+class _CommonOptions(SamplingOptions, total=False):
     priority: int
     deadline: Annotated[float, Field(gt=0)] | None
     progress: Progress | None
     adapters: AdaptersLike | None
 
 
-class RawOptions(_FreeRawOptions, total=False):
+class FreeRawOptions(_CommonOptions, total=False):
+    """`RawOptions` without `response_format`, for signatures that declare it themselves to type the answer."""
+
+    suffix: str | None
+    files: Mapping[str, str] | None
+
+
+class RawOptions(FreeRawOptions, total=False):
     """The options for continuing a raw prompt, besides sampling; as in `TurnOptions`.
 
     - `suffix`: the text after a gap that begins where the prompt ends; the model fills the gap in. `files`: other files
@@ -207,12 +214,10 @@ class RawOptions(_FreeRawOptions, total=False):
     """
 
     response_format: Any
-    suffix: str | None
-    files: Mapping[str, str] | None
 
 
-class FreeTurnOptions(_FreeRawOptions, total=False):
-    """`TurnOptions` without `response_format`, for signatures that declare it themselves to type the answer."""
+class FreeTurnOptions(_CommonOptions, total=False):
+    """`TurnOptions` without `response_format`."""
 
     reasoning: Reasoning | None
     restore_reasoning: bool
@@ -272,6 +277,10 @@ class ChoicesArguments(TypedDict):
 
     n: Annotated[int, Field(ge=1, le=1_000_000)]
     offline: bool
+
+
+class FreeAgentOptions(FreeTurnOptions, RunArguments, total=False):
+    """`AgentOptions` without `response_format`."""
 
 
 class AgentOptions(TurnOptions, RunArguments, total=False):

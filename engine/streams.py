@@ -1,23 +1,26 @@
 """The base classes of all streams of events: read with `for`, `async for` or `await`, cancelled by leaving a `with`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
-from typing import Generic, Self, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Iterator
+from typing import Any, Generic, Self, TypeVar
 
-from engine.errors import RequestError
+from engine.errors import NotCopied, RequestError
 from engine.events import Event
 from engine.notebook import live
 
 Whole_co = TypeVar("Whole_co", covariant=True)
+Begun_co = TypeVar("Begun_co", bound="TwoWayStream[Any]", covariant=True)
 
 
-class TwoWayStream(ABC, Generic[Whole_co]):
+class TwoWayStream(NotCopied, ABC, Generic[Whole_co]):
     """The base of all streams of events.
 
     - `for event in stream` and `async for event in stream` yield its events.
     - `stream.result()` and `await stream` read it to its end and return its result, which `_whole` makes.
     - `with stream` and `async with stream` cancel it at the end of the block if it is still running.
     """
+
+    _instead = "A stream is read once, while it runs; copy what it ends with: result(), or await it."
 
     @abstractmethod
     def __iter__(self) -> Iterator[Event]: ...
@@ -106,3 +109,37 @@ class GeneratedStream(TwoWayStream[Whole_co]):
         self.cancel()
         if self._async is not None:
             await self._async.aclose()
+
+
+class Starting(Coroutine[Any, Any, Begun_co]):
+    """A stream that is started in a worker thread, for an event loop.
+
+    - `stream = await starting` returns the stream, and a task can be made of it, as of a coroutine.
+    - `async for event in starting` and `async with starting as stream` start it and read it, or cancel it.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Begun_co]) -> None:
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, Any, Begun_co]:
+        return self._coroutine.__await__()
+
+    def send(self, value: Any, /) -> Any:
+        return self._coroutine.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        async for event in await self:
+            yield event
+
+    async def __aenter__(self) -> Begun_co:
+        self._begun = await self
+        return self._begun
+
+    async def __aexit__(self, *_: object) -> None:
+        self._begun.cancel()

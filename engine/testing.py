@@ -1,4 +1,4 @@
-"""Test doubles for a model: a vocabulary of bytes, and a backend with scripted replies.
+"""Test doubles for a model: an engine whose replies are a script, its backend, and a vocabulary of bytes.
 
 It is for users' tests as well as ours: an agent runs on it in milliseconds, through the same scheduler, prefix cache,
 parser and streams as on real weights. Each draw checks what the engine decoded: the sequence must hold exactly the
@@ -7,106 +7,45 @@ prompt and the tokens accepted since.
 
 import json
 import random
-import re
+import string
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
+from typing import Any, TypeAlias
 
+from engine.byte_vocab import ByteVocab
 from engine.constraint.matcher import Mask
+from engine.diagnose.roundtrip import SWITCHES, Outcome
+from engine.engine import Engine
 from engine.errors import DecodeError, EngineError, ModelLoadError, RequestError
-from engine.parsing.reader import Piece
+from engine.events import fold
+from engine.parsing import Parser
 from engine.runtime.adapters import Scales
-from engine.runtime.backend import ContextInfo, FimTokens, Row, Sampler
+from engine.runtime.backend import ContextInfo, Row, Sampler
 from engine.runtime.logprobs import Logprob, TokenLogprobs
 from engine.runtime.media import Projector, Unit
 from engine.runtime.prefix import common_prefix
 from engine.runtime.state_file import Origin
 from engine.runtime.vectors import VectorInfo
-from engine.types import SamplingParams
+from engine.template.chat_template import ChatTemplate
+from engine.types import Message, SamplingParams, Tool, ToolCall
 
-
-class ByteVocab:
-    """A vocabulary of 256 tokens, one for each byte, followed by the control tokens in the order given.
-
-    `control`: the texts of the control tokens; `end`: those that end a generation (they need not be repeated in
-    `control`); the first of `end` is what ScriptedBackend writes when a reply is over. `bos`: the token that `encode`
-    puts first when asked to.
-    """
-
-    def __init__(
-        self, control: Sequence[str] = (), *, end: Sequence[str] = ("<|im_end|>",), bos: str | None = None
-    ) -> None:
-        if not end:
-            raise ValueError("a vocabulary needs at least one end token: ByteVocab(end=['<|im_end|>'])")
-        texts: dict[str, None] = dict.fromkeys([*control, *end, *([bos] if bos else [])])
-        self._ids = {text: 256 + index for index, text in enumerate(texts)}
-        self._bytes = [bytes([value]) for value in range(256)] + [text.encode() for text in texts]
-        self._ends = frozenset(self._ids[text] for text in end)
-        self._control = frozenset(texts)
-        self._bos = bos
-        self.end = self._ids[end[0]]
-        longest_first = sorted(texts, key=len, reverse=True)
-        self._pattern = re.compile("(" + "|".join(re.escape(text) for text in longest_first) + ")")
-
-    @property
-    def size(self) -> int:
-        return len(self._bytes)
-
-    @property
-    def control_tokens(self) -> frozenset[str]:
-        """The texts of the control tokens."""
-        return self._control
-
-    def token(self, text: str) -> int:
-        """Returns the id of a control token."""
-        return self._ids[text]
-
-    def tokenize(self, text: str, *, special: bool) -> list[int]:
-        """Returns the bytes of a text; with `special`, control-token text becomes control tokens."""
-        if not special:
-            return list(text.encode("utf-8", "replace"))
-        tokens: list[int] = []
-        for part in self._pattern.split(text):
-            tokens.extend([self._ids[part]] if part in self._ids else part.encode("utf-8", "replace"))
-        return tokens
-
-    def encode(self, pieces: Sequence[Piece], *, add_bos: bool) -> list[int]:
-        """Returns the tokens of a prompt; only pieces with `special` can form control tokens."""
-        tokens = [self._ids[self._bos]] if add_bos and self._bos else []
-        for piece in pieces:
-            tokens += self.tokenize(piece.text, special=piece.special)
-        return tokens
-
-    def token_bytes(self, token: int) -> bytes:
-        return self._bytes[token]
-
-    def is_special(self, token: int) -> bool:
-        return token >= 256
-
-    def is_end(self, token: int) -> bool:
-        return token in self._ends
-
-    @property
-    def fim(self) -> FimTokens | None:
-        names = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>")
-        known = [self._ids.get(name, -1) for name in names]
-        return FimTokens(*known) if min(known[:3]) >= 0 else None
-
-    @property
-    def closing(self) -> tuple[int, ...]:
-        return ()
-
-    @property
-    def between(self) -> tuple[int, ...]:
-        return tuple(b"\n")
-
-    def text(self, tokens: Sequence[int]) -> str:
-        """Returns the text of tokens, including control tokens."""
-        return b"".join(self._bytes[token] for token in tokens).decode(errors="replace")
+__all__ = [
+    "ByteVocab",
+    "Reply",
+    "ReplyPart",
+    "ScriptedBackend",
+    "ScriptedCall",
+    "ScriptedEngine",
+    "ScriptedSampler",
+    "ScriptedVectors",
+    "call",
+]
 
 
 @dataclass(slots=True)
@@ -125,29 +64,70 @@ class ScriptedSampler:
 
     params: SamplingParams
     tokens: list[int] = field(default_factory=list[int])
+    vocab: ByteVocab = field(default_factory=ByteVocab)
+    rewrite: bool = False
     digest: int | None = None
+    begun: int = 0
     reply: list[int] = field(default_factory=list)
     drawn: int = 0
     forced: bool = False
+    masked: bool = False
     closed: bool = False
 
     def accept(self, token: int) -> None:
+        if self.masked and not self.rewrite and self.reply[self.drawn : self.drawn + 1] != [token]:
+            raise self._broken([token])
         self.tokens.append(token)
         if self.digest is not None:
             self.digest = hash((self.digest, token))
             self.forced = True
             self.drawn += self.reply[self.drawn : self.drawn + 1] == [token]
 
-    def allowed(self, token: int, mask: "Mask", vocab: ByteVocab) -> int:
-        """Returns the token if the constraint allows it. If not, the script is over: return the end token if that is
-        allowed, else any allowed token, drawn with the sampling's seed."""
-        every = [each for each in range(vocab.size) if mask[each >> 5] >> (each & 31) & 1]
-        if token in every:
+    def next(self, mask: "Mask | None") -> int:
+        """Returns the script's next token. If the constraint does not allow it, raises EngineError, or with `rewrite`
+        gives the script up: returns the end token if that is allowed, else any allowed token, drawn with the
+        sampling's seed."""
+        token = self.reply[self.drawn] if self.drawn < len(self.reply) else self.vocab.end
+        self.masked = mask is not None
+        if mask is None or _allows(mask, token):
             return token
-        self.reply = []
+        every = [each for each in range(self.vocab.size) if _allows(mask, each)]
         if not every:
             raise RequestError("The constraint allows no token here; check its grammar.")
-        return vocab.end if vocab.end in every else self.random.choice(every)
+        if not self.rewrite:
+            raise self._broken(every)
+        self.reply = []
+        return self.vocab.end if self.vocab.end in every else self.random.choice(every)
+
+    def continue_behind(self, held: Sequence[int], mask: "Mask") -> None:
+        """Find the place in a new reply from which it goes on: behind what the sequence holds of it already, because
+        the form forced its beginning, or because a function wrote its whole reply again."""
+        written, reply = len(held) - self.begun, self.reply
+        if written and reply[:written] == held[-written:]:
+            self.drawn = written
+        elif reply and not _allows(mask, reply[0]):
+            sizes = range(min(len(reply), len(held)), 0, -1)
+            self.drawn = next((size for size in sizes if reply[:size] == held[-size:]), 0)
+
+    def _broken(self, allowed: Sequence[int]) -> EngineError:
+        """Returns the error for a script that goes on with a token other than these."""
+        rest, before = self.vocab.text(self.reply[self.drawn :]), self.vocab.text(self.tokens)[-_SHOWN:]
+        goes_on = f"goes on with {rest[:_SHOWN]!r}" if rest else "ends"
+        return EngineError(
+            f"The script breaks the form of the answer: after {before!r} it {goes_on}, but the form allows only "
+            f"{self._named(allowed)} there. Change the reply, or pass rewrite=True, which replaces the rest of it."
+        )
+
+    def _named(self, tokens: Sequence[int]) -> str:
+        """Returns what these tokens are, for a message."""
+        left = {self.vocab.text([token]) for token in tokens if token != self.vocab.end}
+        names = ["its end"] if self.vocab.end in tokens else []
+        for name, characters in _CLASSES.items():
+            if len(left & characters) > len(characters) // 2:
+                names.append(name)
+                left -= characters
+        names += [repr(text) for text in sorted(left)]
+        return ", ".join([*names[:_MOST_NAMED], *(["others"] if len(names) > _MOST_NAMED else [])])
 
     @cached_property
     def random(self) -> random.Random:
@@ -156,6 +136,18 @@ class ScriptedSampler:
 
     def close(self) -> None:
         self.closed = True
+
+
+_SHOWN, _MOST_NAMED = 40, 8
+_CLASSES = {
+    "white space": frozenset(" \t\r\n"),
+    "a digit": frozenset(string.digits),
+    "a letter": frozenset(string.ascii_letters),
+}
+
+
+def _allows(mask: "Mask", token: int) -> bool:
+    return bool(mask[token >> 5] >> (token & 31) & 1)
 
 
 class ScriptedVectors:
@@ -186,18 +178,21 @@ class ScriptedBackend:
 
     `replies` is a list (each request takes the next one when its first token is drawn) or a function from the prompt's
     text, control tokens included, to the reply's text; for several requests at once use a function. Control-token text
-    in a reply becomes control tokens, and an end token follows each reply. Under a constraint a reply continues as far
-    as it is allowed, then with random text that is. Tokens that the engine forces into a sequence use up the script if
-    they are the same; a function is called again after them, with all of the text so far.
+    in a reply becomes control tokens, and an end token follows each reply. Tokens that the engine forces into a
+    sequence use up the script if they are the same; a function is called again after them, with all of the text so
+    far, and may return its whole reply again. A reply that breaks the form that a turn requires (`response_format`,
+    `tool_choice`) raises EngineError where the turn is read, which says what the form allows there; with
+    `rewrite=True` the rest is replaced by random text that it allows.
 
     `n_ctx` is what each of `n_sequences` conversations may hold; with `kv_tokens` they share one pool of that many
     cells. `before_decode(rows)` runs first in each decode: raise `DecodeError` there to fail it, sleep or wait there to
     hold it. `delay` seconds pass in each decode, unless it is aborted. `trimmable=False` behaves like a recurrent
     memory: a sequence is kept complete, removed, or taken back to a checkpoint. `info` is its `ContextInfo` as a
-    `Backend`. It loads any file as an adapter. For assertions: `decodes` counts the calls of `decode`, `evaluated` the
-    rows, `batches` lists each call's number of rows, `used` is the number of cells in use, `samplers` are all made,
-    `adapters` those loaded, `adapted` the adapters of each decode, `changes` the calls of `adapt`, `closed`: whether
-    `close()` was called.
+    `Backend`. It loads any file as an adapter. For assertions: `prompts` are the texts of the prompts in the order in
+    which they began, control tokens included; `decodes` counts the calls of `decode`, `evaluated` the rows, `batches`
+    lists each call's number of rows, `used` is the number of cells in use, `samplers` are all made (with the `tokens`
+    of their prompts), `adapters` those loaded, `adapted` the adapters of each decode, `changes` the calls of `adapt`,
+    `closed`: whether `close()` was called.
     """
 
     def __init__(
@@ -214,6 +209,7 @@ class ScriptedBackend:
         trimmable: bool = True,
         dimensions: int = 256,
         projector: Projector | None = None,
+        rewrite: bool = False,
     ) -> None:
         self.vocab: ByteVocab = vocab if vocab is not None else ByteVocab()
         self._vectors = ScriptedVectors(self.vocab, dimensions, n_ctx)
@@ -238,6 +234,8 @@ class ScriptedBackend:
         self.batches: list[int] = []
         self.used = 0
         self.samplers: list[ScriptedSampler] = []
+        self.prompts: list[str] = []
+        self._rewrite = rewrite
         self.attached: dict[int, Sampler] = {}
         self.adapters: set[str] = set()
         self.adapted: list[Scales] = []
@@ -339,7 +337,8 @@ class ScriptedBackend:
         return self._aborted.is_set()
 
     def sampler(self, params: SamplingParams, tokens: Sequence[int] = ()) -> ScriptedSampler:
-        sampler = ScriptedSampler(params, list(tokens))
+        sampler = ScriptedSampler(params, list(tokens), self.vocab, self._rewrite)
+        self.prompts.append(self.vocab.text(tokens))
         self.samplers.append(sampler)
         return sampler
 
@@ -358,18 +357,19 @@ class ScriptedBackend:
         if self.attached.get(at.sequence, sampler) is not sampler:
             raise EngineError(f"another sampler is attached to sequence {at.sequence}. Detach it first.")
         digest = self._cells[at.sequence][at.position].digest
+        fresh = sampler.digest is None or (sampler.forced and self._function is not None)
         if sampler.digest is None:
-            sampler.reply = self._next_reply(at)
+            sampler.begun = at.position + 1
         elif sampler.digest != digest and not self._lacks_replaced(sampler, at):
             raise EngineError(
                 f"sequence {at.sequence} does not hold its prompt and the accepted tokens up to {at.position}: "
                 "sequences were mixed up. Report this as a bug."
             )
-        elif sampler.forced and self._function is not None:
+        if fresh:
             sampler.reply, sampler.drawn = self._next_reply(at), 0
-        token = sampler.reply[sampler.drawn] if sampler.drawn < len(sampler.reply) else self.vocab.end
-        if mask is not None:
-            token = sampler.allowed(token, mask, self.vocab)
+            if mask is not None:
+                sampler.continue_behind(self.tokens(at.sequence)[: at.position + 1], mask)
+        token = sampler.next(mask)
         sampler.drawn += 1
         sampler.forced = False
         sampler.digest = hash((digest, token))
@@ -472,3 +472,97 @@ class ScriptedBackend:
 
     def close(self) -> None:
         self.closed = True
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedCall:
+    """A call in a reply of a `ScriptedEngine`; made by `call`."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+ReplyPart: TypeAlias = str | ScriptedCall
+Reply: TypeAlias = ReplyPart | Sequence[ReplyPart]
+"""A text in the family's format, a call, or several of these one after the other."""
+
+
+def call(name: str, /, **arguments: Any) -> ScriptedCall:
+    """Returns a call for a reply, which a `ScriptedEngine` writes as its family does: `call("get_order", order=7)`."""
+    return ScriptedCall(name, arguments)
+
+
+class ScriptedEngine(Engine):
+    """An engine whose model says what you tell it to: `ScriptedEngine([call("get_order", order=7), "It is sent."])`.
+
+    `replies`: a list, one for each request, or a function from the prompt's text to a reply; texts are written in the
+    format of the `family` (a name of models.toml that has a template of its own), calls as its template writes them.
+    `template`: another chat template instead. `backend`: the options of `ScriptedBackend`, which is `script`: its
+    `prompts` are what the model was sent.
+    """
+
+    def __init__(
+        self,
+        replies: Sequence[Reply] | Callable[[str], Reply],
+        family: str = "qwen3",
+        *,
+        template: ChatTemplate | None = None,
+        **backend: Any,
+    ) -> None:
+        format_ = (template or ChatTemplate(None, family=family)).format
+        vocab = backend.setdefault("vocab", ByteVocab(sorted(format_.control), end=["<|the end|>"]))
+        shape = template or ChatTemplate(None, family=family, control_tokens=vocab.control_tokens)
+        self.script = ScriptedBackend(_texts(replies, shape), **backend)
+        super().__init__(self.script, shape)
+
+
+def _texts(
+    replies: Sequence[Reply] | Callable[[str], Reply], template: ChatTemplate
+) -> list[str] | Callable[[str], str]:
+    if callable(replies):
+        reply = replies
+        return lambda prompt: _written(reply(prompt), template)
+    return [_written(each, template) for each in replies]
+
+
+def _written(reply: Reply, template: ChatTemplate) -> str:
+    """Returns a reply as the model of this template writes it. Raises RequestError for a call if it writes none."""
+    parts = [reply] if isinstance(reply, str | ScriptedCall) else reply
+    written: list[str] = []
+    for _, group in groupby(parts, type):
+        items = list(group)
+        written += [part for part in items if isinstance(part, str)]
+        if calls := [part for part in items if isinstance(part, ScriptedCall)]:
+            written.append(_markup(calls, template))
+    return "".join(written)
+
+
+def _markup(calls: Sequence[ScriptedCall], template: ChatTemplate) -> str:
+    """Returns what the template writes for these calls, without reasoning: the shortest of what it has after a prompt
+    with each of its switches."""
+    made = [
+        ToolCall(id=f"call{number:05}", name=each.name, arguments=json.dumps(each.arguments, ensure_ascii=False))
+        for number, each in enumerate(calls)
+    ]
+    tools = [
+        Tool(name=each.name, parameters={"type": "object", "properties": {name: {} for name in each.arguments}})
+        for each in {each.name: each for each in calls}.values()
+    ]
+    message = Message(role="assistant", content="", tool_calls=tuple(made))
+    format_ = template.format
+    outcomes = [Outcome(template, message, tools, [switch]) for switch in SWITCHES]
+    written = {
+        each.turn(format_).removeprefix(format_.start): each.kept.prefix if each.kept else ""
+        for each in [each for each in outcomes if each.kept] or outcomes
+    }
+    whole: list[str] = []
+    for text, prefix in written.items():
+        parser = Parser(format_, prefix, tools=tools)
+        if len(fold([*parser.feed(text), *parser.close()]).tool_calls) == len(calls):
+            whole.append(text)
+    if not whole:
+        raise RequestError(
+            f"The template of {template.family.name!r} does not write "
+            f"{len(calls)} calls in one turn; write the reply as text, or use another family."
+        )
+    return min(whole, key=len)

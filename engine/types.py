@@ -5,7 +5,9 @@ All records are immutable pydantic models, validated once, when they are made.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar, cast
+from types import UnionType
+from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, cast
+from typing import _SpecialForm as SpecialForm  # pyright: ignore[reportPrivateUsage] - what mypy takes Literal[...] for
 
 from pydantic import (
     ConfigDict,
@@ -15,6 +17,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from typing_extensions import TypeVar
 
 from engine import spelling
 from engine.display import Block, ending, figures, page_html, page_markdown, short
@@ -32,6 +35,10 @@ from engine.parts import (
     openai_part,
     with_media,
 )
+
+Answer = TypeVar("Answer", default=Any)
+"""The type of `Completion.parsed`, for type checkers."""
+Answer_co = TypeVar("Answer_co", default=Any, covariant=True)
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "cancelled", "deadline", "error"]
@@ -232,40 +239,52 @@ class ResponseFormat(Record):
     json_schema: dict[str, Any] | None = None
 
 
+class AnswerFormat(Generic[Answer_co]):
+    """The base of the forms of a `response_format` whose answers are read as values of one type."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class JsonSchema:
+class JsonSchema(AnswerFormat[Any]):
     """An answer that is JSON and fits a schema."""
 
     schema: Mapping[str, Any] | bool
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(AnswerFormat[str]):
     """An answer that is one of these texts."""
 
     options: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Regex:
+class Regex(AnswerFormat[str]):
     """An answer that matches a regular expression as a whole (Rust's syntax; no look-around, no back references)."""
 
     pattern: str
 
 
 @dataclass(frozen=True, slots=True)
-class Lark:
+class Lark(AnswerFormat[str]):
     """An answer under a grammar in llguidance's variant of Lark, which begins at its rule `start`."""
 
     grammar: str
 
 
 @dataclass(frozen=True, slots=True)
-class GBNF:
+class GBNF(AnswerFormat[str]):
     """An answer under a grammar in llama.cpp's GBNF, which begins at its rule `root`."""
 
     grammar: str
 
+
+ResponseFormatLike: TypeAlias = (
+    type[Answer] | AnswerFormat[Answer] | ResponseFormat | Mapping[str, Any] | UnionType | SpecialForm | None
+)
+"""What an answer must be: a type that pydantic knows, `JsonSchema`, `Choice`, `Regex`, `Lark`, `GBNF`, OpenAI's
+dictionary, or None for any text."""
 
 SamplerName: TypeAlias = Literal[
     "penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature"
@@ -420,20 +439,20 @@ class TokenLogprob(Record):
     top: tuple["TokenLogprob", ...] = ()
 
 
-class Completion(Record):
+class Completion(Record, Generic[Answer_co]):
     """One complete assistant turn: the fold of its events.
 
     `reasoning` joins its spans with newlines, `content` joins its spans directly; each is "" if there is none. `parts`
     has the same in the order written. `logprobs` has the drawn tokens, including the end token, if they were requested;
     no event has them. `parsed` is the answer converted as `response_format` requires; `parse_error` says why it is
-    None.
+    None. `Completion[Invoice]` is one whose `parsed` is an `Invoice`, or None.
     """
 
     parts: tuple[Part, ...] = ()
     finish_reason: FinishReason = "stop"
     usage: Usage | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
-    parsed: Any = None
+    parsed: Answer_co | None = None
     parse_error: str | None = None
 
     @model_validator(mode="before")
@@ -489,15 +508,6 @@ class Completion(Record):
 
     def _repr_markdown_(self) -> str:
         return page_markdown(blocks_of(self), figures([self.usage]) if self.usage else "")
-
-
-if TYPE_CHECKING:
-    Answer = TypeVar("Answer")
-
-    class ParsedCompletion(Completion, Generic[Answer]):
-        """A Completion with a type for `parsed`, for type checkers."""
-
-        parsed: Answer | None = None
 
 
 def _text_of(part: MessagePart) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol
 
 from engine.agent.limits import Approve
 from engine.agent.run import Run, RunStream
@@ -10,7 +10,7 @@ from engine.agent.transcript import RunInput, Transcript
 from engine.errors import RequestError
 from engine.template.conversation import conversation_of
 from engine.tools import RunTool
-from engine.types import Message
+from engine.types import Answer_co, Message, ResponseFormatLike
 
 
 class Runs(Protocol):
@@ -23,13 +23,14 @@ class Runs(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
+class Agent(Generic[Answer_co]):
     """What all runs of one agent have in common: `agent.run(llm, "...")`, `stream_run`, `arun`.
 
     - `instructions`: the system message, put before the conversation.
     - `tools`: as for `llm.run`.
     - `output`: the required form of the final answer, as `response_format` of a turn: a pydantic model,
-      `JsonSchema({...})`, `Choice([...])` and so on; `run.completion.parsed` is its value.
+      `JsonSchema({...})`, `Choice([...])` and so on; `run.completion.parsed` is its value, which type checkers know:
+      the runs of an `Agent(output=Invoice)`, an `Agent[Invoice]`, are `Run[Invoice]`.
     - `max_steps`, `max_total_tokens`, `max_parallel_tools`, `tool_timeout`, `stop_on`, `approve`: as in `RunOptions`.
     - `options`: further options of its turns, like `{"temperature": 0}`.
 
@@ -38,7 +39,7 @@ class Agent:
 
     instructions: str | None = None
     tools: Sequence[RunTool] = ()
-    output: Any = None
+    output: ResponseFormatLike[Answer_co] = None
     max_steps: int = 8
     max_total_tokens: int | None = None
     max_parallel_tools: int | None = None
@@ -47,16 +48,16 @@ class Agent:
     approve: Approve | None = None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    def run(self, llm: Runs, messages: RunInput, **options: Any) -> Run:
+    def run(self, llm: Runs, messages: RunInput, **options: Any) -> Run[Answer_co]:
         """Run the agent to the end. Raises what `llm.run` raises, and RequestError for messages that begin with a
         different system message."""
         return self.stream_run(llm, messages, **options).result()
 
-    async def arun(self, llm: Runs, messages: RunInput, **options: Any) -> Run:
+    async def arun(self, llm: Runs, messages: RunInput, **options: Any) -> Run[Answer_co]:
         """Same as `run`, for an event loop; cancelling the task stops the run."""
         return await self.stream_run(llm, messages, **options)
 
-    def stream_run(self, llm: Runs, messages: RunInput, **options: Any) -> RunStream:
+    def stream_run(self, llm: Runs, messages: RunInput, **options: Any) -> RunStream[Answer_co]:
         """Returns the run as a stream: `for`, `async for`, `await` (the Run), `with`. Raises what `run` raises."""
         merged = {**self._own(), **self.options, **options}
         return llm.stream_run(self._instructed(messages), self.tools, **merged)

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias
 
 from engine.agent.execution import Job, answers, answers_async, save, save_async
 from engine.agent.limits import RunOptions
@@ -18,7 +18,7 @@ from engine.offloop import off_loop
 from engine.parts import MediaPart
 from engine.streams import GeneratedStream
 from engine.tools import Toolbox, ToolContext, ToolOutcome, error_text
-from engine.types import Completion, Message, Tool, ToolCall, blocks_of, media_block
+from engine.types import Answer_co, Completion, Message, Tool, ToolCall, blocks_of, media_block
 
 _log = logging.getLogger("engine.agent")
 
@@ -51,8 +51,9 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A run of the agent loop, finished or left early.
+class Run(Generic[Answer_co]):
+    """A run of the agent loop, finished or left early. The answer of a `Run[Invoice]` (`completion.parsed`) is an
+    `Invoice`, or None.
 
     `messages` is the whole history, including the caller's messages: continue with `llm.run([*run.messages, ...])`.
     `stopped` is why it ended: "stop", the model answered; "pending", it called a tool that has no function (`pending`
@@ -73,7 +74,7 @@ class Run:
     running: tuple[ToolCall, ...] = ()
 
     @property
-    def completion(self) -> Completion:
+    def completion(self) -> Completion[Answer_co]:
         """The last turn. Empty, with reason "cancelled", if the run was left before a turn was complete."""
         return self.steps[-1].completion if self.steps else Completion(finish_reason="cancelled")
 
@@ -101,7 +102,7 @@ class Run:
             yield Block("notice", ending(self.stopped), failed=self.stopped not in ("pending", "stop_on"))
 
 
-class RunStream(GeneratedStream[Run]):
+class RunStream(GeneratedStream[Run[Answer_co]], Generic[Answer_co]):
     """A run of the agent loop while it goes on: `for`, `async for`, `await` (the Run) and `with`; leaving it early
     cancels.
 
@@ -123,11 +124,11 @@ class RunStream(GeneratedStream[Run]):
     def _read_async(self) -> AsyncGenerator[Event, None]:
         return _drive_async(self._loop, self._generate)
 
-    def _whole(self) -> Run:
+    def _whole(self) -> Run[Answer_co]:
         return self.run
 
     @property
-    def run(self) -> Run:
+    def run(self) -> Run[Answer_co]:
         """The run so far; the complete run after its last event."""
         return self._loop.snapshot()
 
@@ -335,7 +336,7 @@ class _Loop:
         )
         self.messages.append(message)
         shown = message.content_with(lambda media: f"[{media.about}]")
-        result = ToolResult(job.index, call.id, shown, outcome.error, job.part, self.step - 1, parts)
+        result = ToolResult(job.index, call.id, shown, outcome.error, job.part, self.step - 1, parts, call.name)
         self.results[-1].append(result)
         return result
 

@@ -139,7 +139,7 @@ def _parsed(name: str, value: Any) -> Any:
     return value
 
 
-def _added(answer: object) -> Json:
+def _added(answer: Completion | Exception | Turn) -> Json:
     """Returns the columns added to a row."""
     whole = answer if isinstance(answer, Completion) else Completion(finish_reason="error")
     usage = whole.usage or Usage()

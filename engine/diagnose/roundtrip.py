@@ -54,13 +54,19 @@ class Outcome:
     """The render of one message: `kept` is the prompt that it follows (None if it begins with no prompt), `output` the
     text after that prompt; `whole` the last render tried, `asked` the first prompt."""
 
-    def __init__(self, template: ChatTemplate, message: Message, tools: Sequence[Tool] = (LOOK,)) -> None:
+    def __init__(
+        self,
+        template: ChatTemplate,
+        message: Message,
+        tools: Sequence[Tool] = (LOOK,),
+        switches: Sequence[Reasoning | None] = SWITCHES,
+    ) -> None:
         stated = tools if message.tool_calls else None
         results = [Message(role="tool", tool_call_id=call.id, content="RESULTTEXT") for call in message.tool_calls]
         self.kept: Prompt | None = None
         self.asked: Prompt | None = None
         self.output = self.whole = ""
-        for switch in SWITCHES:
+        for switch in switches:
             try:
                 prompt = template.render([ASKED], stated, switch)
                 self.whole = template.render(

@@ -30,7 +30,7 @@ from engine.runtime.pending import PendingVectors
 _LIBRARIES = ("httpx2", "httpx")
 
 
-def transport(engines: EngineLike | Mapping[str, EngineLike]) -> Any:
+def transport(engines: EngineLike | Mapping[str, EngineLike]) -> "InProcessTransport":
     """Returns the transport for an HTTP client of httpx or httpx2, sync or async, with which a client of OpenAI's API
     talks to engines in this process: `httpx.Client(transport=transport(llm))`.
 
@@ -41,13 +41,13 @@ def transport(engines: EngineLike | Mapping[str, EngineLike]) -> Any:
 
 
 @cache
-def _transport_class() -> Any:
+def _transport_class() -> "type[InProcessTransport]":
     """Returns a class that is a transport for each installed library."""
     libraries = [import_module(name) for name in _LIBRARIES if find_spec(name)]
     if not libraries:
         raise EngineError("Neither httpx2 nor httpx is installed: pip install 'llama-engine[openai]'.")
     bases = [base for library in libraries for base in (library.BaseTransport, library.AsyncBaseTransport)]
-    return type("InProcessTransport", (_InProcess, *bases), {})
+    return type("InProcessTransport", (InProcessTransport, *bases), {})
 
 
 @cache
@@ -57,7 +57,12 @@ def _body_class(library: ModuleType, kind: type) -> Any:
     return type(kind.__name__.strip("_"), (kind, base), {})
 
 
-class _InProcess:
+_Base: Any = object  # for type checkers a base class of any kind, since it is the transports' of what is installed
+
+
+class InProcessTransport(_Base):
+    """A transport of httpx and of httpx2, sync and async."""
+
     def __init__(self, api: Api) -> None:
         self._api = api
 

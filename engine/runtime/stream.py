@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, Self
+from typing import Any, Generic, Self
 
 from pydantic_core import from_json
 
@@ -18,7 +18,7 @@ from engine.runtime.logprobs import TokenLogprobs, described
 from engine.runtime.loop import contained
 from engine.runtime.request import Reply, TurnRequest
 from engine.streams import TwoWayStream
-from engine.types import Completion, TokenLogprob
+from engine.types import Answer_co, Completion, TokenLogprob
 
 
 def _nothing() -> None: ...
@@ -65,7 +65,7 @@ class OutputQueue:
             self.cancel()
 
 
-class Stream(TwoWayStream[Completion]):
+class Stream(TwoWayStream[Completion[Answer_co]], Generic[Answer_co]):
     """One turn as it is generated; has one reader at a time, in any thread or event loop.
 
     - `for event in stream` and `async for event in stream` yield its events, `Finished` last; leaving the loop early
@@ -94,7 +94,7 @@ class Stream(TwoWayStream[Completion]):
         self._unread: deque[Event] = deque()
         self._logprobs: list[TokenLogprobs] = []
         self._error: Exception | None = None
-        self._completion: Completion | None = None
+        self._completion: Completion[Answer_co] | None = None
         self._final = False
         self._cancelled = False
         self.claim: object = None
@@ -127,7 +127,7 @@ class Stream(TwoWayStream[Completion]):
         """Close the turn's reasoning now, if the request has a `reasoning_close`; the answer follows."""
         self._end_reasoning()
 
-    def result(self, timeout: float | None = None) -> Completion:
+    def result(self, timeout: float | None = None) -> Completion[Answer_co]:
         """Wait for the end and return the completion.
 
         Raises TimeoutError after `timeout` seconds (the turn goes on), and the error that ended the turn.
@@ -145,7 +145,7 @@ class Stream(TwoWayStream[Completion]):
         return self._whole()
 
     @property
-    def completion(self) -> Completion:
+    def completion(self) -> Completion[Answer_co]:
         """The completion, once the turn is over (after an error too). Raises RequestError while it runs."""
         self._take_all()
         if not self._final:
@@ -223,7 +223,7 @@ class Stream(TwoWayStream[Completion]):
         """Whether all events were read, and no error is left to raise."""
         return self._final and not self._unread and self._error is None
 
-    def _whole(self) -> Completion:
+    def _whole(self) -> Completion[Answer_co]:
         if self._error is not None:
             raise self._error
         return self.completion
@@ -260,7 +260,7 @@ class Stream(TwoWayStream[Completion]):
             await self._arrival()
         return self._unread.popleft()
 
-    async def _finish(self) -> Completion:
+    async def _finish(self) -> Completion[Answer_co]:
         try:
             while not self._final:
                 await self._arrival(of_end=True)

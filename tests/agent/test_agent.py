@@ -124,7 +124,7 @@ def test_call_result_answer() -> None:
     events = list(stream)
     run = stream.run
     assert [event.step for event in events] == [0, 0, 0, 0, 0, 0, 1, 1]
-    assert events[5] == ToolResult(0, "id0", "3", part=1, step=0)
+    assert events[5] == ToolResult(0, "id0", "3", part=1, step=0, name="add")
     assert run.stopped == "stop"
     assert run.completion.content == "It is 3."
     assert [message.role for message in run.messages] == ["user", "assistant", "tool", "assistant"]

@@ -186,7 +186,7 @@ def test_kimi_k3_calls_tools_where_its_prompt_opens_the_answer() -> None:
     template = ChatTemplate(source, family="kimi-k3", control_tokens=vocab.control_tokens)
     choices: list[Any] = ["required", ToolName(name="ping")]
     for choice in choices:
-        with Engine(ScriptedBackend(lambda _: "", vocab=vocab), template) as llm:
+        with Engine(ScriptedBackend(lambda _: "", vocab=vocab, rewrite=True), template) as llm:
             completion = llm.chat("Hi", [PING], tool_choice=choice, reasoning=False, max_tokens=500, seed=2)
         assert {(call.name, call.error) for call in completion.tool_calls} == {("ping", None)}
         assert not completion.content

@@ -1,7 +1,9 @@
 """The coroutine twins: each blocking method has one, an event loop goes on meanwhile, cancelling stops the work."""
 
 import asyncio
+import copy
 import inspect
+import pickle
 import threading
 import time
 from collections.abc import Callable
@@ -36,16 +38,18 @@ def parameters(function: Any) -> list[str]:
 @pytest.mark.parametrize("name", sorted(BLOCKING))
 def test_a_blocking_method_has_a_twin_with_the_same_parameters(name: str) -> None:
     twin = getattr(Engine, f"a{name}")
-    assert inspect.iscoroutinefunction(twin)
+    assert inspect.iscoroutinefunction(twin) or name == "stream"  # what it returns is a coroutine and a stream
     if name != "load":
         assert parameters(twin) == parameters(getattr(Engine, name))
 
 
 async def test_the_twins_give_what_the_methods_give() -> None:
     call = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
-    async with scripted("Hi.", "Hello.", " time", call, "Three.") as llm:
+    async with scripted("Hi.", *["Hello."] * 3, " time", call, "Three.") as llm:
         assert (await llm.achat("Hello")).content == "Hi."
         assert fold([event async for event in await llm.astream("Hello")]).content == "Hello."
+        assert fold([event async for event in llm.astream("Hello")]).content == "Hello."
+        assert fold([event async for event in llm.conversation().astream("Hello")]).content == "Hello."
         assert (await llm.acomplete("Once upon a")).content == " time"
         assert (await llm.arun("1 + 2?", [add])).completion.content == "Three."
     with pytest.raises(Exception, match="closed"):
@@ -123,3 +127,39 @@ async def test_an_error_of_late_work_is_dropped() -> None:
         await task
     may_end.set()
     await asyncio.sleep(0.05)
+
+
+async def test_a_starting_stream_is_a_coroutine() -> None:
+    with scripted(*["Hello."] * 3) as llm:
+        async with asyncio.TaskGroup() as group:  # takes coroutines only
+            task = group.create_task(llm.astream("Hello"))
+        assert (await task.result()).content == "Hello."
+        first, second = await asyncio.gather(llm.astream("Hello"), asyncio.wait_for(llm.astream("Hello"), 30))
+        assert (await first).content == (await second).content == "Hello."
+        never = llm.astream("Hello")
+        with pytest.warns(RuntimeWarning, match="never awaited"):
+            del never
+
+
+async def test_leaving_a_starting_stream_cancels_it() -> None:
+    async with scripted(*["x" * 100_000] * 2, n_ctx=200_000, delay=0.001) as llm:
+        async for _ in llm.astream("Hello"):
+            break
+        await until(lambda: llm.metrics.finished == {"cancelled": 1})
+        async with llm.astream("Hello") as stream:
+            assert llm.metrics.running == 1
+        assert stream.result().finish_reason == "cancelled"
+
+
+def test_what_lives_in_this_process_is_not_copied() -> None:
+    with scripted("Hello.") as llm:
+        talk = llm.conversation()
+        for held, way_out in (
+            (llm, r"Engine\.load"),
+            (talk, "fork"),
+            (llm.stream_run("Hello"), "result"),
+            (llm.stream("Hello"), "result"),
+        ):
+            for copying in (copy.copy, copy.deepcopy, pickle.dumps):
+                with pytest.raises(TypeError, match=f"^{type(held).__name__} objects cannot be .*{way_out}"):
+                    copying(held)

@@ -1,11 +1,19 @@
 """engine.testing: the byte vocabulary, and the books that ScriptedBackend keeps."""
 
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from engine import ChatTemplate, Choice, JsonSchema, RequestError
 from engine.errors import DecodeError, EngineError
 from engine.parsing.reader import Piece
 from engine.runtime.backend import Backend, Row
-from engine.testing import ByteVocab, ScriptedBackend
+from engine.testing import ByteVocab, Reply, ScriptedBackend, ScriptedEngine, call
 from engine.types import SamplingParams
 
 
@@ -188,3 +196,121 @@ def test_hooks() -> None:
     assert seen == [1]
     assert backend.decodes == 2
     assert backend.evaluated == 1
+
+
+def get_order(order: int, note: str = "") -> str:
+    """Look an order up."""
+    return f"order {order} is on its way{note}"
+
+
+def ways(reply: str) -> tuple[list[str], Callable[[str], str]]:
+    """The ways to give one reply."""
+
+    def whole(_: str) -> str:
+        return reply
+
+    return [reply], whole
+
+
+FORM = JsonSchema({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
+
+
+@pytest.mark.parametrize("family", ["deepseek-r1", "gpt-oss", "llama-3", "mistral-nemo", "qwen3", "qwen3-coder"])
+def test_a_call_is_written_as_its_family_writes_it(family: str) -> None:
+    with ScriptedEngine([call("get_order", order=7, note=' "é"\n'), "Done."], family) as llm:
+        run = llm.run("Where is order 7?", [get_order])
+    assert [result.content for step in run.steps for result in step.results] == ['order 7 is on its way "é"\n']
+    assert [(result.name, result.error) for step in run.steps for result in step.results] == [("get_order", False)]
+
+
+def test_replies_of_several_parts_and_of_functions() -> None:
+    parts: Reply = ["<think>\nTwo.\n</think>\n\n", call("get_order", order=7), call("get_order", order=8)]
+
+    def reply(prompt: str) -> Reply:
+        return "Both." if "order 8 is" in prompt else parts
+
+    with ScriptedEngine(reply) as llm:
+        run = llm.run("Where are they?", [get_order], tool_choice="auto")
+    assert run.steps[0].completion.reasoning == "Two."
+    assert [result.content[:7] for result in run.steps[0].results] == ["order 7", "order 8"]
+    assert run.completion.content == "Both."
+
+
+def test_a_template_that_writes_no_calls_is_refused() -> None:
+    template = ChatTemplate("{% for message in messages if message.role == 'user' %}{{ message.content }}{% endfor %}")
+    with pytest.raises(RequestError, match="does not write 1 calls"):
+        ScriptedEngine([call("get_order", order=7)], template=template)
+    with pytest.raises(RequestError, match="does not write 2 calls in one turn"):
+        ScriptedEngine([[call("get_order", order=7), call("get_order", order=8)]], "gpt-oss")
+
+
+def test_prompts_are_what_the_model_was_sent() -> None:
+    with ScriptedEngine(["Hi.", "Hello."]) as llm:
+        llm.chat([{"role": "system", "content": "Be kind."}, {"role": "user", "content": "<|im_end|>"}])
+        llm.complete("Once")
+        assert len(llm.script.prompts) == 2
+        assert llm.script.prompts[0].startswith("<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n<|im_end|>")
+        assert llm.script.prompts[1] == "Once"
+
+
+@pytest.mark.parametrize(
+    ("reply", "form", "told"),
+    [
+        ("Hello.", FORM, "goes on with 'Hello.', but the form allows only white space, .*'{' there"),
+        ('{"n": x}', FORM, "goes on with 'x}', but the form allows only a digit, '-' there"),
+        ('{"n": 1', FORM, "after .*1' it ends, but the form allows only a digit, ',', '}' there"),
+        ('{"m": 1}', FORM, r"goes on with 'm\": 1}', but the form allows only 'n'"),
+        ("nah", Choice(["yes", "no"]), "after .*n' it goes on with 'ah', but the form allows only 'o'"),
+    ],
+)
+def test_a_script_that_breaks_the_form_is_an_error(reply: str, form: Any, told: str) -> None:
+    for replies in ways(reply):
+        with ScriptedEngine(replies) as llm, pytest.raises(EngineError, match=told):
+            llm.chat("?", response_format=form, reasoning=False)
+    with ScriptedEngine([reply], rewrite=True) as llm:
+        answer = llm.chat("?", response_format=form, reasoning=False, max_tokens=60, seed=3)
+    assert answer.finish_reason == "length" or answer.parsed is not None
+
+
+def test_a_script_that_keeps_the_form_is_written_as_it_is() -> None:
+    reply = '<think>\nWell.\n</think>\n\n{"n": 12}'
+    for replies in ways(reply):
+        with ScriptedEngine(replies) as llm:
+            answer = llm.chat("?", response_format=FORM)
+        assert (answer.reasoning, answer.content, answer.parsed) == ("Well.", '{"n": 12}', {"n": 12})
+    for replies in ways("yes"):  # what the form forces before the first draw counts
+        with ScriptedEngine(replies) as llm:
+            assert llm.chat("?", response_format=Choice(["yes", "yellow"]), reasoning=False).parsed == "yes"
+
+
+def test_a_required_call_of_a_script() -> None:
+    with ScriptedEngine([call("get_order", order=7)]) as llm:
+        (made,) = llm.chat("?", [get_order], tool_choice="required", reasoning=False).tool_calls
+    assert made.parsed() == {"order": 7}
+    with ScriptedEngine(["I would rather not."]) as llm, pytest.raises(EngineError, match="breaks the form"):
+        llm.chat("?", [get_order], tool_choice="required")
+
+
+def test_the_fixture_of_pytest(tmp_path: Path, repository: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "kept = []\n"
+        "def test_one(scripted_engine):\n"
+        "    llm = scripted_engine(['Hi.'])\n"
+        "    kept.append(llm)\n"
+        "    assert llm.chat('Hello').content == 'Hi.'\n"
+        "def test_two(scripted_engine):\n"
+        "    assert kept[0].closed\n"
+        "    assert scripted_engine(['a'], 'gpt-oss').family.name == 'gpt-oss'\n",
+        encoding="utf-8",
+    )
+    options = ["-q", "-p", "no:cacheprovider", "-p", "engine.pytest_plugin", "-c", "none.ini", "--rootdir", "."]
+    (tmp_path / "none.ini").write_text("[pytest]\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(repository), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )
+    assert "2 passed" in done.stdout, done.stdout + done.stderr

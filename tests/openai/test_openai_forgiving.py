@@ -135,7 +135,7 @@ def test_a_json_object_holds_its_schema(builtin_model_path: Path, spelt: str) ->
             found = json.loads(answer.choices[0].message.content)
         else:
             record = ResponseFormat(type="json_object", json_schema=SCHEMA)
-            found = llm.chat("Hi.", response_format=record if spelt == "record" else form, temperature=0).parsed
+            found: Any = llm.chat("Hi.", response_format=record if spelt == "record" else form, temperature=0).parsed
         assert found["name"] == "Ann"
         with pytest.raises(RequestError, match="must be a JSON Schema"):
             llm.chat("Hi.", response_format={"type": "json_object", "schema": "x"})

@@ -85,7 +85,7 @@ def tried(pairs: Iterable[tuple[str, Mapping[str, Field], str, Any]]) -> Counter
     """How often each status came."""
     statuses: Counter[int] = Counter()
     library = import_module("httpx2" if engine_uses_httpx2() else "httpx")
-    with scripted(lambda _: "So.", n_ctx=4096) as llm, warnings.catch_warnings():
+    with scripted(lambda _: "So.", n_ctx=4096, rewrite=True) as llm, warnings.catch_warnings():
         warnings.simplefilter("ignore", EngineWarning)
         with library.Client(transport=engine.openai.transport(llm), base_url="http://x/v1") as client:
             for path, _, name, value in pairs:

@@ -99,7 +99,7 @@ def test_the_agent_loop_runs_tools_and_feeds_reasoning_back() -> None:
 
 def test_the_loop_s_events_carry_their_step() -> None:
     events = list(remote.Remote(Server(CALL, ANSWER).send).stream_run("Weather?", [get_weather]))
-    assert ToolResult(0, "call_1", "sunny in Paris", part=1) in events
+    assert ToolResult(0, "call_1", "sunny in Paris", part=1, name="get_weather") in events
     assert [event for event in events if event.step == 1][:2] == [
         ReasoningDelta("Easy.", 0, 1),
         ContentDelta("Sunny.", 1, 1),

@@ -57,7 +57,9 @@ def engine_of(turn: Turn, thought: str = THOUGHT, guess: Callable[[str], str] | 
     vocab = ByteVocab(sorted({*format_.control, *spaced}), end=["<|the_end|>"])
     template = ChatTemplate(_source(format_, turn.state), family=turn.family, control_tokens=vocab.control_tokens)
     script = _script(format_, turn.state, thought)
-    backend = ScriptedBackend(lambda prompt: _rest(script, prompt, thought), vocab=vocab, n_ctx=16_000, n_batch=4096)
+    backend = ScriptedBackend(
+        lambda prompt: _rest(script, prompt, thought), vocab=vocab, n_ctx=16_000, n_batch=4096, rewrite=True
+    )
     if guess is None:
         return Engine(backend, template)
     draft = ScriptedBackend(guess, vocab=vocab, n_ctx=16_000, n_batch=4096)
