@@ -1,4 +1,4 @@
-"""The programs of docs/web-servers.md, run as they stand there: under uvicorn, gunicorn with and without --preload, Flask
+"""The programs of docs/web-servers.md, run as they stand there: under uvicorn, gunicorn (also with --preload), Flask,
 and Celery."""
 
 import contextlib
@@ -44,11 +44,15 @@ def served(command: list[str], folder: Path) -> Generator[str]:
     words = [sys.executable, "-m", *(word.format(port=port) for word in command)]
     log = folder / "log.txt"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
-    with log.open("wb") as told, subprocess.Popen(words, cwd=folder, stdout=told, stderr=told, env=environment) as child:
+    with (
+        log.open("wb") as told,
+        subprocess.Popen(words, cwd=folder, stdout=told, stderr=told, env=environment) as child,
+    ):
         try:
             until = time.monotonic() + 60
             while True:
-                assert child.poll() is None and time.monotonic() < until, log.read_text(encoding="utf-8")
+                assert child.poll() is None, log.read_text(encoding="utf-8")
+                assert time.monotonic() < until, log.read_text(encoding="utf-8")
                 with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                     break
                 time.sleep(0.1)
@@ -100,14 +104,15 @@ def test_a_client_that_goes_away_stops_the_decode(programs: Path) -> None:
         with urlopen(request, timeout=60) as answer:
             assert answer.read(6) == b"data: "
         until = time.monotonic() + 20
-        while json.loads(urlopen(f"{url}/metrics", timeout=20).read())["cancelled"] == 0:  # noqa: S310 - our own server
+        while json.loads(urlopen(f"{url}/metrics", timeout=20).read())["cancelled"] == 0:
             assert time.monotonic() < until
             time.sleep(0.1)
 
 
 def module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
     return loaded
@@ -125,10 +130,9 @@ def test_celery_loads_the_model_in_its_forked_worker(programs: Path) -> None:
     pytest.importorskip("celery")
     (programs / "broker").mkdir()
     path = programs / "tasks.py"
-    on_disk = (
-        'broker="filesystem://", backend="file://" + __file__.replace("tasks.py", "broker"), '
-        'broker_transport_options={f"data_folder_{way}": __file__.replace("tasks.py", "broker") for way in ("in", "out")}'
-    )
+    folder = repr(str(programs / "broker"))
+    ways = f"{{'data_folder_in': {folder}, 'data_folder_out': {folder}}}"
+    on_disk = f"broker='filesystem://', backend='file://' + {folder}, broker_transport_options={ways}"
     text = path.read_text(encoding="utf-8")
     assert text.count('broker="redis://localhost", backend="redis://localhost"') == 1
     path.write_text(text.replace('broker="redis://localhost", backend="redis://localhost"', on_disk), encoding="utf-8")
