@@ -373,8 +373,17 @@ def decisions(family: Family) -> str:
 
 def page() -> str:
     families = [builtin_families().get(name) for name in builtin_families().names()]
-    named = sorted((family for family in families if family.verified[:5] != "none:"), key=lambda each: each.title.lower())
-    return TITLE + "".join(map(by_name, named)) + HEAD + "".join(map(row, families)) + DECISIONS + "".join(map(decisions, families))
+    named = sorted(
+        (family for family in families if family.verified[:5] != "none:"), key=lambda each: each.title.lower()
+    )
+    return (
+        TITLE
+        + "".join(map(by_name, named))
+        + HEAD
+        + "".join(map(row, families))
+        + DECISIONS
+        + "".join(map(decisions, families))
+    )
 
 
 def test_the_page_says_what_models_toml_says() -> None:
