@@ -14,8 +14,18 @@ from engine.families.detect import tables_of
 from engine.testing import ByteVocab, ScriptedBackend
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "FAMILIES.md"
-HEAD = """# Families
+TITLE = """# Model families
 
+## Models by name
+
+Find your model; the family's name leads to [the details](#the-families-that-are-known). A model that is not here works,
+too: its format is derived from its chat template, and `llama-engine inspect FILE` says how. *Thinking*: which values of
+`reasoning=` it takes.
+
+| models | thinking | tool calls | family |
+|---|---|---|---|
+"""
+HEAD = """
 ## Add a family
 
 A family is a row of a TOML file: how its models mark the start and end of a turn, reasoning and tool calls. Markers are
@@ -330,6 +340,19 @@ def row(family: Family) -> str:
     return "| " + " | ".join(cells) + " |\n"
 
 
+def by_name(family: Family) -> str:
+    """The row of a family for whoever looks for a model."""
+    syntax = family.format.reasoning
+    gate = syntax.gate if syntax else None
+    values = [] if gate is None else [name for name in ("low", "medium", "high") if getattr(gate, name) is not None]
+    off = syntax is not None and (gate.off is not None if gate else syntax.off in ("gate", "close"))
+    thinking = ", ".join([*values, *(["off"] if off else [])])
+    thinks = syntax is not None and (gate is not None or syntax.off != "nothing")
+    told = f"yes: {thinking}" if thinks and thinking else "yes" if thinks else "no"
+    has_calls = "yes" if family.format.tools or family.format.channels else "as JSON, if asked for"
+    return f"| {family.title} | {told} | {has_calls} | {code(family.name)} |\n"
+
+
 def decisions(family: Family) -> str:
     format_ = family.format
     syntax = format_.reasoning
@@ -350,7 +373,17 @@ def decisions(family: Family) -> str:
 
 def page() -> str:
     families = [builtin_families().get(name) for name in builtin_families().names()]
-    return HEAD + "".join(map(row, families)) + DECISIONS + "".join(map(decisions, families))
+    named = sorted(
+        (family for family in families if family.verified[:5] != "none:"), key=lambda each: each.title.lower()
+    )
+    return (
+        TITLE
+        + "".join(map(by_name, named))
+        + HEAD
+        + "".join(map(row, families))
+        + DECISIONS
+        + "".join(map(decisions, families))
+    )
 
 
 def test_the_page_says_what_models_toml_says() -> None:

@@ -2,6 +2,7 @@
 elsewhere, and the messages that it explains are those that the engine prints."""
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -146,3 +147,33 @@ def test_every_message_that_is_explained_is_one_of_the_engines() -> None:
     ]
     assert len(quoted) > 25
     assert [message for message in quoted if not any(message in text for text in printed)] == []
+
+
+def test_the_reference_shows_every_method_of_an_engine(pages: dict[Path, Page], site: Path) -> None:
+    from engine import Engine
+
+    page = pages[site / "reference" / "engine.html"]
+    public = {name for name in dir(Engine) if not name.startswith("_")}
+    assert {f"engine.Engine.{name}" for name in public} - page.ids == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("vision", "images.html"),
+        ("json mode", "STRUCTURED.html"),
+        ("function calling", "tools.html"),
+        ("gpu layers", "glossary.html"),
+        ("thinking", "reasoning.html"),
+        ("rag", "recipes.html"),
+        ("fastapi", "web-servers.html"),
+    ],
+)
+def test_the_search_finds_what_people_look_for(words: str, page: str, site: Path) -> None:
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    found = {
+        entry["location"].partition("#")[0]
+        for entry in index["docs"]
+        if words in entry["text"].lower() + entry["title"].lower()
+    }
+    assert page in found

@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from projector_files import KINDS, write_projector
 
 from engine import Engine
 from engine.openai import transport
 
 
-def run(repository: Path, name: str, argument: object) -> str:
+def run(repository: Path, name: str, *arguments: object) -> str:
     """What an example prints. It must end well and say nothing on stderr."""
     done = subprocess.run(
-        [sys.executable, f"examples/{name}", str(argument)],
+        [sys.executable, f"examples/{name}", *map(str, arguments)],
         cwd=repository,
         capture_output=True,
         text=True,
@@ -56,6 +57,18 @@ def test_stream(repository: Path, builtin_model_path: Path) -> None:
     assert json.loads(arguments[1].replace("|", "")) == {"minutes": 12}
     assert "[tool_calls]" in printed
     assert len(re.findall(r"^assistant: \w+", printed, re.MULTILINE)) == 2
+
+
+def test_images(repository: Path, builtin_model_path: Path, tmp_path: Path) -> None:
+    pictures = pytest.importorskip("PIL.Image")
+    photos = [tmp_path / "red.png", tmp_path / "blue.png"]
+    for path, colour in zip(photos, ("red", "blue"), strict=True):
+        pictures.new("RGB", (64, 40), colour).save(path)
+    projector = write_projector(tmp_path / "mmproj.gguf", KINDS["llava"])
+    red, blue, together = run(repository, "images.py", builtin_model_path, projector, *photos).splitlines()
+    assert re.match(r"red.png: 64 x 40, kind='(photo|drawing|text)' what=", red)
+    assert blue.startswith("blue.png: 64 x 40, kind=")
+    assert together.startswith("together: ")
 
 
 def test_openai_client(repository: Path, builtin_model_path: Path) -> None:
