@@ -49,7 +49,7 @@ MAX_ROOM_LINES = {
     "runtime/": 5_940,
     "template/": 5_090,
     "tools/": 1_500,
-    "modules outside rooms": 7_400,
+    "modules outside rooms": 7_440,
 }
 """What each room may have. A room that is cut gets less; one that needs more says why in docs/ARCHITECTURE.md."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}
