@@ -6,9 +6,20 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from engine.batch.bodies import Texts
-from engine.batch.rows import BadRowError, Defaults, Kind, Row, bad_key, bad_line, digest, parse_row, sort_key
+from engine.batch.rows import (
+    BadRowError,
+    Defaults,
+    Kind,
+    Row,
+    bad_key,
+    bad_line,
+    check_columns,
+    digest,
+    parse_row,
+    sort_key,
+)
 from engine.batch.source import Source
-from engine.errors import BatchInputError, EngineError
+from engine.errors import BatchInputError, EngineError, RequestError
 
 State: TypeAlias = Literal["done", "failed"]
 
@@ -92,6 +103,11 @@ class Index:
 
     def build(self, *, skip_bad: bool) -> None:
         """Read and check every row. Raises BatchInputError, which lists the bad lines, unless `skip_bad`."""
+        if self._source.columns is not None:
+            try:
+                check_columns(self._source.columns, self._defaults)
+            except RequestError as error:
+                raise BatchInputError(f"{self._source.name}: {error}") from error
         problems: list[str] = []
         for number, offset, line in self._source.lines():
             try:
@@ -178,6 +194,13 @@ class Index:
         """Yields the offsets of the lines of rows in this state, in the order of the input."""
         wanted = _STATES[state]
         return (place for place, each in zip(self._places, self._states, strict=True) if each == wanted)
+
+    def outcomes(self) -> Iterator[tuple[int, State | None, int]]:
+        """Yields for each row, in the order of the input, its offset there, its state, and the place of its line in the
+        file of that state."""
+        names: dict[int, State] = {number: state for state, number in _STATES.items()}
+        for offset, state, place in zip(self._offsets, self._states, self._places, strict=True):
+            yield offset, names.get(state), place
 
     def retry(self) -> None:
         """Make failed rows pending again, except those that were never valid."""

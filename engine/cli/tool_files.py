@@ -1,8 +1,9 @@
-"""Tools from a Python file or an MCP server that a user names."""
+"""Tools from a Python file or an MCP server that a user names, and types from a module."""
 
 import importlib.util
 import inspect
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,24 @@ def tools_of(path: Path) -> tuple[Tool, ...]:
             f"{path} defines no tools; add a function with annotations and a docstring, or a list TOOLS."
         )
     return as_tools(found)
+
+
+def named_type(text: str) -> type | None:
+    """Imports the type of `MODULE:NAME`, a module of the current folder too; None for a text that names none. Raises
+    RequestError if there is no such type."""
+    found = re.fullmatch(r"([^\W\d]\w*(?:\.\w+)*):(\w+)", text)
+    if found is None or Path(text).exists():
+        return None
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(found[1])
+    except Exception as error:
+        raise RequestError(f"{found[1]} cannot be imported: {type(error).__name__}: {error}. Correct it.") from error
+    named: object = getattr(module, found[2], None)
+    if not isinstance(named, type):
+        raise RequestError(f"{found[1]} has no type {found[2]!r}; name a pydantic model or another class of it.")
+    return named
 
 
 def mcp_server(text: str) -> MCP:
