@@ -6,20 +6,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from engine.batch.bodies import Texts
-from engine.batch.rows import (
-    BadRowError,
-    Defaults,
-    Kind,
-    Row,
-    bad_key,
-    bad_line,
-    check_columns,
-    digest,
-    parse_row,
-    sort_key,
-)
+from engine.batch.rows import BadRowError, Defaults, Kind, Row, bad_key, bad_line, digest, parse_row, sort_key
 from engine.batch.source import Source
-from engine.errors import BatchInputError, EngineError, RequestError
+from engine.errors import BatchInputError, EngineError
 
 State: TypeAlias = Literal["done", "failed"]
 
@@ -103,11 +92,6 @@ class Index:
 
     def build(self, *, skip_bad: bool) -> None:
         """Read and check every row. Raises BatchInputError, which lists the bad lines, unless `skip_bad`."""
-        if self._source.columns is not None:
-            try:
-                check_columns(self._source.columns, self._defaults)
-            except RequestError as error:
-                raise BatchInputError(f"{self._source.name}: {error}") from error
         problems: list[str] = []
         for number, offset, line in self._source.lines():
             try:

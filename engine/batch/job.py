@@ -22,7 +22,7 @@ from engine.batch.column_prompt import column_prompt
 from engine.batch.files import Files
 from engine.batch.index import Index, Plan
 from engine.batch.lines import Lines
-from engine.batch.rows import ROW_ERRORS, Defaults, Row, answer_line, body_line, failure_line
+from engine.batch.rows import ROW_ERRORS, Defaults, Row, answer_line, body_line, check_columns, failure_line
 from engine.batch.source import RowsLike, Source, input_identity
 from engine.batch.table import Added, Table, added_columns, joined
 from engine.batch.tabular import Frame, is_frame, pyarrow
@@ -46,6 +46,7 @@ FrameT = TypeVar("FrameT", bound=Frame)
 
 
 Loader: TypeAlias = Callable[[Plan], Engine]
+Model: TypeAlias = Engine | Engines | Loader
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,35 +128,26 @@ class BatchOptions(TurnOptions, total=False):
 
 
 @overload
-def run(
-    rows: FrameT, out: None = None, llm: Engine | Engines | Loader | None = None, **options: Unpack[BatchOptions]
-) -> FrameT: ...
+def run(rows: FrameT, out: None = None, *, llm: Model, **options: Unpack[BatchOptions]) -> FrameT: ...
 @overload
-def run(
-    rows: RowsLike, out: str | Path, llm: Engine | Engines | Loader | None = None, **options: Unpack[BatchOptions]
-) -> Report: ...
-def run(
-    rows: Any,
-    out: str | Path | None = None,
-    llm: Engine | Engines | Loader | None = None,
-    **options: Unpack[BatchOptions],
-) -> Any:
+def run(rows: RowsLike, out: str | Path, llm: Model, **options: Unpack[BatchOptions]) -> Report: ...
+def run(rows: Any, out: Any = None, llm: Model | None = None, **options: Unpack[BatchOptions]) -> Any:
     """Compute every row that `out` does not have yet, and append it there; the same call resumes a batch that died.
 
     rows: a CSV, Parquet or JSONL file, by its ending, "-" for standard input, an iterable of dictionaries, or a data
     frame of pandas, polars or pyarrow; in OpenAI's batch format, with a `prompt` or `messages`, or with columns that
     `prompt=` names. out: lines of JSON, or a table (.csv, .tsv, .parquet), which is written at the end from such lines
-    beside it. Without `out` rows are a frame, and the same frame comes back with columns added: nothing is kept, so
-    nothing can be resumed.
+    beside it. Without `out` rows are a frame, and a frame of its library comes back, with columns added; nothing else
+    is kept, so nothing can be resumed.
 
     llm: an engine, or a function that loads one, which is called once the rows are known to be valid; or several
     models, of which each row's body names its own: the rows of one model are computed together, and each model that is
     named is loaded once before, to see whether it is still the same.
 
     After the first KeyboardInterrupt the rows under way are finished, a second one stops at once; both return the
-    report, with `interrupted`. Raises BatchInputError for rows that are not valid, DiskFullError, RequestError for
-    another job's or another process's files and for answered rows that have changed, and the error that stops the
-    engine.
+    report, with `interrupted`, or the frame, whose other rows say so. Raises BatchInputError for rows that are not
+    valid, DiskFullError, RequestError for another job's or another process's files and for answered rows that have
+    changed, and the error that stops the engine.
     """
     if llm is None:
         raise RequestError("llm= is missing: give an engine (Engine.load(...)), or a function that loads one.")
@@ -177,7 +169,7 @@ def run(
 def _ran(
     rows: RowsLike,
     out: str | Path,
-    llm: Engine | Engines | Loader,
+    llm: Model,
     options: BatchOptions,
     deliver: Callable[[Table], None] | None = None,
 ) -> Report:
@@ -192,6 +184,8 @@ def _ran(
             defaults = replace(defaults, added=added.names)
         if files.table is not None and files.table.suffix.lower() == ".parquet":
             _ = pyarrow("parquet", files.table)
+        if source.columns is not None:
+            check_columns(source.name, source.columns, defaults)
         index = Index(source, defaults, several=isinstance(llm, Engines))
         index.build(skip_bad=options.get("skip_bad", False))
         if has_table and index.kind == "openai":

@@ -16,7 +16,7 @@ from pydantic_core import to_jsonable_python
 
 from engine.batch.bodies import EMBEDDINGS, ENDPOINTS, Texts, Turn, checked_turn, read_body, read_texts, timings
 from engine.batch.column_prompt import ColumnPrompt
-from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError, TemplateError
+from engine.errors import BatchInputError, ContextOverflowError, DecodeError, EngineError, RequestError, TemplateError
 from engine.openai.choices import usage_object
 from engine.openai.parameters import Json
 from engine.parts import whole_characters
@@ -68,16 +68,19 @@ class Defaults:
     added: tuple[str, ...] = ()
 
 
-def check_columns(columns: Sequence[str], defaults: Defaults) -> None:
-    """Raise RequestError if no row of a table with these columns can be valid."""
-    _check_free(columns, defaults)
-    if defaults.prompt is not None:
-        defaults.prompt.check(columns)
-    elif not {"prompt", "messages", "body"} & set(columns):
-        raise RequestError(
-            f'There is no column "prompt"; the columns are {", ".join(columns):.1000}. Name the one to use with '
-            'prompt_column= (--prompt-column), or write a prompt around it: prompt="Extract: {name}" (--prompt).'
-        )
+def check_columns(table: str, columns: Sequence[str], defaults: Defaults) -> None:
+    """Raise BatchInputError if no row of a table with these columns can be valid."""
+    try:
+        _check_free(columns, defaults)
+        if defaults.prompt is not None:
+            defaults.prompt.check(columns)
+        elif not {"prompt", "messages", "body"} & set(columns):
+            raise RequestError(
+                f'There is no column "prompt"; the columns are {", ".join(columns):.1000}. Name the one to use with '
+                'prompt_column= (--prompt-column), or write a prompt around it: prompt="Extract: {name}" (--prompt).'
+            )
+    except RequestError as error:
+        raise BatchInputError(f"{table}: {error}") from error
 
 
 def _check_free(columns: Collection[str], defaults: Defaults) -> None:

@@ -49,7 +49,9 @@ def is_polars(frame: Any) -> bool:
 
 def is_frame(rows: object) -> TypeGuard[Frame]:
     """Whether these rows are a data frame."""
-    return is_pandas(rows) or is_polars(rows) or (isinstance(rows, Frame) and hasattr(rows, "__arrow_c_stream__"))
+    if is_pandas(rows) or is_polars(rows):
+        return True
+    return hasattr(rows, "__arrow_c_stream__") and isinstance(rows, Frame) and len(rows.shape) == 2  # not one column
 
 
 def of_frame(frame: Any) -> Tabular:

@@ -69,11 +69,7 @@ _OTHER_OPTIONS = _by_name(
     }
 )
 """Options of llama.cpp's programs and of ollama, and what to write instead where a command has it."""
-_PROMPTS = (
-    "PROMPT is an argument, without an option",
-    "write --prompt",
-    'each row of INPUT has a "prompt" of its own',
-)
+_PROMPTS = ("PROMPT is an argument, without an option", "write --prompt")
 SHELLS = ("bash", "zsh", "tcsh")
 _POSITIONS = ("on", "off", "low", "medium", "high")
 

@@ -443,8 +443,7 @@ def test_wrong_usage_is_2(arguments: list[str], capsys: pytest.CaptureFixture[st
     [
         ("run model.gguf -p Hello", "; PROMPT is an argument, without an option"),
         ("explain --prompt a model.gguf -p Hello", "; write --prompt"),
-        ("batch in.jsonl -o out.jsonl -p Hello", '; each row of INPUT has a "prompt" of its own'),
-        ("batch in.jsonl -o out.jsonl --prompt Hello", '; each row of INPUT has a "prompt" of its own'),
+        ("batch in.jsonl -o out.jsonl -p Hello", "; write --prompt"),
         ("batch in.jsonl -o out.jsonl -c 4096", "; write --ctx"),
         ("batch in.jsonl -o out.jsonl -f in.txt", ""),
         ("batch in.jsonl -o out.jsonl --zzz 1", ""),
