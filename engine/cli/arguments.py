@@ -391,8 +391,8 @@ def _add_chatting(command: argparse.ArgumentParser) -> None:
         metavar="[PREFIX=]SERVER",
         action="append",
         default=[],
-        help="an MCP server, whose tools the model may call: a command in quotes, or a URL; may be given several "
-        "times. PREFIX is put before the names of its tools",
+        help="an MCP server, whose tools the model may call: a command in quotes, a URL, or a JSON file that lists "
+        "servers as MCP clients do; may be given several times. PREFIX is put before the names of its tools",
     )
     command.add_argument("--yes", action="store_true", help="run the model's calls without asking")
 

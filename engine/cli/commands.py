@@ -18,7 +18,7 @@ from engine.cli.chat import Chat
 from engine.cli.confirm import can_ask
 from engine.cli.screen import Screen, json_line
 from engine.cli.standard import complain
-from engine.cli.tool_files import mcp_server, named_type, tools_of
+from engine.cli.tool_files import mcp_servers, named_type, tools_of
 from engine.diagnose.doctor import NAME_WIDTH, diagnose
 from engine.display import figures, visible_json
 from engine.engine import Engine
@@ -138,7 +138,7 @@ def chat(options: argparse.Namespace) -> int:
             "Calls cannot be confirmed without a terminal as input and output; add --yes to run all of them."
         )
     own = () if options.tools is None else tools_of(options.tools)
-    toolbox = Toolbox([*own, *map(mcp_server, options.mcp)])
+    toolbox = Toolbox([*own, *(server for each in options.mcp for server in mcp_servers(each))])
     with _models(options) as (llm, others), toolbox:
         _ = llm.template  # a model that cannot chat says so before anything is typed
         talk = Chat(

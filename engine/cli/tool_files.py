@@ -58,12 +58,15 @@ def named_type(text: str) -> type | None:
     return named
 
 
-def mcp_server(text: str) -> MCP:
-    """Returns the MCP server of `[PREFIX=]SERVER`: a command or a URL. Raises RequestError for anything else."""
+def mcp_servers(text: str) -> tuple[MCP, ...]:
+    """Returns the MCP servers of `[PREFIX=]SERVER`: a command, a URL, or a JSON file with a configuration of servers.
+    Raises RequestError for anything else."""
     found = re.fullmatch(r"(?:(\w+)=)?(.+)", text, re.DOTALL)
     if found is None:
-        raise RequestError("--mcp is empty; give a command or a URL.")
-    return MCP(found[2], prefix=found[1] or "")
+        raise RequestError("--mcp is empty; give a command, a URL or a file with a configuration.")
+    if found[2].endswith(".json") and (" " not in found[2] or Path(found[2]).is_file()):
+        return MCP.from_config(found[2], prefix=found[1] or "")
+    return (MCP(found[2], prefix=found[1] or ""),)
 
 
 def watched(tool: Tool, around: Callable[[Callable[[], Any]], Any]) -> Tool:

@@ -41,7 +41,7 @@ MAX_ROOM_LINES = {
     "isolated/": 900,
     "llama/": 5_610,
     "media/": 680,
-    "mcp/": 1_170,
+    "mcp/": 1_290,
     "notebook/": 210,
     "openai/": 2_640,
     "parsing/": 5_440,
