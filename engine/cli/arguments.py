@@ -358,7 +358,9 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True, severa
 def _add_asking(command: argparse.ArgumentParser) -> None:
     command.add_argument("prompt", metavar="PROMPT", help="what to ask; - reads it from standard input")
     command.add_argument("--json", action="store_true", help="print the events, one JSON object a line")
-    command.add_argument("--schema", metavar="FILE", type=Path, help="a JSON Schema that the answer must fit")
+    command.add_argument(
+        "--schema", metavar="FILE", help="a JSON Schema, or MODULE:NAME, a type, that the answer must fit"
+    )
     command.add_argument(
         "--file",
         metavar="FILE",

@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     screen = Screen(sys.stdout, markdown=not (options.plain or options.json or options.schema))
     turn = turn_options(options)
     if options.schema is not None:
-        schema = schema_of(str(options.schema))
+        schema = schema_of(options.schema)
         turn["response_format"] = JsonSchema(schema) if isinstance(schema, Mapping | bool) else schema
     question = _user(_prompt(options.prompt, options.file), map(Image, options.image))
     with (
