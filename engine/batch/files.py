@@ -1,31 +1,36 @@
-"""The files that a batch writes: output, errors, manifest. They are different files, of this batch and of no other;
-torn tails, outdated lines and failures of rows that later succeeded are removed.
+"""The files that a batch writes: output, errors, manifest, and a table. They are different files, of this batch and of
+no other; torn tails, outdated lines and failures of rows that later succeeded are removed.
 """
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from hashlib import file_digest
 from itertools import combinations, pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from engine.batch.index import Index, State
 from engine.batch.lines import Lines, changed, writing
 from engine.batch.manifest import Manifest
 from engine.batch.rows import identity as line_identity
+from engine.batch.tabular import is_table
 from engine.errors import EngineError, RequestError
-from engine.output_file import Identity, identity, resolved, temporary_prefix
+from engine.output_file import Identity, identity, replacing, resolved, temporary_prefix
 
 
 class Files:
     """All files of one batch, open and locked inside the `with` block. `source` is the identity of the input, if that
-    is a file.
+    is a file. An `out` that is a table is written at the end, from the lines of an output beside it.
 
     Raises RequestError if two of them are the same file, if one is no regular file, or if another process writes one.
     """
 
     def __init__(self, out: str | Path, errors: str | Path | None = None, source: Identity | None = None) -> None:
         path = _resolved(out)
+        self.table = path if is_table(path) else None
+        if self.table is not None:
+            path = _resolved(path.with_name(f"{path.name}.jsonl"))
         beside = path.with_name(_default_errors(path)) if errors is None else Path(errors)
         self._paths = path, _resolved(beside), _resolved(path.with_name(f"{path.name}.manifest.json"))
         self._source = source
@@ -48,6 +53,8 @@ class Files:
     def _check_different(self) -> None:
         """Raise RequestError if one file has two roles, whatever its names are; before any is opened."""
         names: dict[str, Path] = dict(zip(("output", "errors", "manifest"), self._paths, strict=True))
+        if self.table is not None:
+            names["table"] = self.table
         with writing(self._paths[0]):
             identities = {role: identity(path) for role, path in names.items()}
         if self._source is not None:
@@ -89,6 +96,8 @@ class Files:
         named = before is not None and self._errors_name in before.errors
         _check_ours(self.out, f"{manifest} is missing" if before is None else None)
         _check_ours(self.errors, None if named else f"{manifest} does not name it")
+        written = before.table if before is not None else ()
+        self._check_table(written)
         differences = before.differences(job) if before is not None else []
         if not force:
             self._check_unchanged(differences, index)
@@ -101,7 +110,38 @@ class Files:
                 self._replace(self.errors, ())
         names = dict.fromkeys([*(before.errors if before else ()), self._errors_name])
         kept = dict(before.job) if before is not None and not differences else dict[str, Any]()
-        self._write(Manifest({**kept, **job}, tuple(names)))
+        self._write(Manifest({**kept, **job}, tuple(names), table=written))
+
+    def _check_table(self, digests: Sequence[str]) -> None:
+        """Raise RequestError if a file is in the table's place that has none of these digests: another batch's, or one
+        that somebody has changed since."""
+        if self.table is None:
+            return
+        with writing(self.table):
+            try:
+                digest = _digest(self.table)
+            except FileNotFoundError:
+                return
+        if digest not in digests:
+            raise RequestError(
+                f"{self.table} exists already, but it is not what this batch wrote there. Name another output, or move "
+                "that one away."
+            )
+
+    def write_table(self, write: Callable[[IO[bytes]], None]) -> None:
+        """Replace the table, whole or not at all; `write` writes its content to a file. Raises RequestError if
+        something else has written it meanwhile."""
+        table, manifest = self.table, self._manifest
+        if table is None or manifest is None:
+            raise EngineError("This batch has no table, or its files are not claimed.")
+        with writing(table), replacing(table, mode=self.out.permissions) as (new, path):
+            self._write(replace(manifest, temporary=path.name))
+            write(new)
+            new.flush()
+            digest = _digest(path)
+            self._check_table(manifest.table)
+            self._write(replace(manifest, temporary=path.name, table=(*manifest.table, digest)))
+        self._write(replace(manifest, table=(digest,)))
 
     def _check_unchanged(self, differences: Sequence[str], index: Index) -> None:
         """Raise RequestError if going on would delete answers."""
@@ -118,10 +158,10 @@ class Files:
 
     def _remove_temporary(self, name: str | None) -> None:
         """Remove what a process left behind that died while it replaced a file."""
-        for file in (self.out, self.errors):
-            if name and name == Path(name).name and name.startswith(temporary_prefix(file.path)):
-                with writing(file.path.with_name(name)):
-                    file.path.with_name(name).unlink(missing_ok=True)
+        for file in (self.out.path, self.errors.path, *([] if self.table is None else [self.table])):
+            if name and name == Path(name).name and name.startswith(temporary_prefix(file)):
+                with writing(file.with_name(name)):
+                    file.with_name(name).unlink(missing_ok=True)
 
     def _write(self, manifest: Manifest) -> None:
         self._manifest = manifest
@@ -196,6 +236,11 @@ class Files:
             self._write(replace(manifest, temporary=path.name))
             new.writelines(lines)
         self._write(replace(manifest, temporary=None))
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
 
 
 def _default_errors(out: Path) -> str:

@@ -179,6 +179,13 @@ class Index:
         wanted = _STATES[state]
         return (place for place, each in zip(self._places, self._states, strict=True) if each == wanted)
 
+    def outcomes(self) -> Iterator[tuple[int, State | None, int]]:
+        """Yields for each row, in the order of the input, its offset there, its state, and the place of its line in the
+        file of that state."""
+        names: dict[int, State] = {number: state for state, number in _STATES.items()}
+        for offset, state, place in zip(self._offsets, self._states, self._places, strict=True):
+            yield offset, names.get(state), place
+
     def retry(self) -> None:
         """Make failed rows pending again, except those that were never valid."""
         for row, state in enumerate(self._states):

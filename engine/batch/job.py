@@ -3,44 +3,50 @@ something stops it."""
 
 import json
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, Unpack
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, Unpack, cast, overload
 
 from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from engine.batch.bodies import Texts, Turn, checked_turn
+from engine.batch.column_prompt import column_prompt
 from engine.batch.files import Files
 from engine.batch.index import Index, Plan
 from engine.batch.lines import Lines
-from engine.batch.rows import ROW_ERRORS, Defaults, Row, answer_line, body_line, failure_line
+from engine.batch.rows import ROW_ERRORS, Defaults, Row, answer_line, body_line, check_columns, failure_line
 from engine.batch.source import RowsLike, Source, input_identity
+from engine.batch.table import Added, Table, added_columns, joined
+from engine.batch.tabular import Frame, is_frame, pyarrow
 from engine.engine import Engine
 from engine.engines import Engines
-from engine.errors import EngineError, MissingTemplateError, QueueFullError, RequestError
+from engine.errors import BatchInputError, EngineError, MissingTemplateError, QueueFullError, RequestError
 from engine.openai.embeddings import Embedding
 from engine.openai.projection import no_efforts, without_effort
 from engine.options import TurnOptions, refuse_unknown
 from engine.runtime.service import Stream
 from engine.screens import Screen, duration_text, screen_for
 from engine.tools import ToolLike, as_tools
-from engine.types import Usage
+from engine.types import JsonSchema, Usage
 
 _VERSION = 1
 _WAKE_SECONDS = 0.25
 _SYNC_SECONDS = 1.0
 _ENDS = 1 << 20
 Started = TypeVar("Started")
+FrameT = TypeVar("FrameT", bound=Frame)
 
 
 Loader: TypeAlias = Callable[[Plan], Engine]
+Model: TypeAlias = Engine | Engines | Loader
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +86,20 @@ class Report:
                 words[-1] = f"in {duration_text(self.seconds)}"
         return ", ".join(words)
 
+    def cost(self) -> str:
+        """Returns what this call took, as one line of text."""
+        cached = f" ({self.cached_tokens:,} of them cached)" if self.cached_tokens else ""
+        tokens = f"{self.prompt_tokens:,} tokens in{cached}, {self.completion_tokens:,} out"
+        rate = (self.completion_tokens or self.prompt_tokens) / self.seconds if self.seconds else 0.0
+        return f"{tokens}, {self.seconds:.1f} s, {rate:.0f} tokens/s"
+
 
 class BatchOptions(TurnOptions, total=False):
     """The options of a batch, over those of its turns (which hold for rows without their own).
 
+    - `prompt`: a text around columns, `"Extract: {text}"`, which makes the prompt of each row; a brace itself is
+      doubled. `prompt_column`: the column that is the prompt. Without both a row has `prompt` or `messages`.
+    - `schema`: a JSON Schema (a dictionary) or a type, short for `response_format`; in tables its fields are columns.
     - `errors`: the file of failed rows; by default the output with `.errors` before its suffix.
     - `tools`, `system`: for rows without their own (`system` for simple rows only).
     - `skip_bad`: rows that are not valid become failed rows. `retry_failed`: compute failed rows again.
@@ -95,6 +111,9 @@ class BatchOptions(TurnOptions, total=False):
       on standard error, unless `quiet`.
     """
 
+    prompt: str | None
+    prompt_column: str | None
+    schema: Any
     errors: str | Path | None
     tools: Sequence[ToolLike] | None
     system: str | None
@@ -108,26 +127,69 @@ class BatchOptions(TurnOptions, total=False):
     quiet: bool
 
 
-def run(rows: RowsLike, out: str | Path, llm: Engine | Engines | Loader, **options: Unpack[BatchOptions]) -> Report:
+@overload
+def run(rows: FrameT, out: None = None, *, llm: Model, **options: Unpack[BatchOptions]) -> FrameT: ...
+@overload
+def run(rows: RowsLike, out: str | Path, llm: Model, **options: Unpack[BatchOptions]) -> Report: ...
+def run(rows: Any, out: Any = None, llm: Model | None = None, **options: Unpack[BatchOptions]) -> Any:
     """Compute every row that `out` does not have yet, and append it there; the same call resumes a batch that died.
 
-    rows: a JSONL or Parquet file, "-" for standard input, or an iterable of dictionaries, in OpenAI's batch format or
-    with a `prompt` or `messages`. llm: an engine, or a function that loads one, which is called once the rows are known
-    to be valid; or several models, of which each row's body names its own: the rows of one model are computed together,
-    and each model that is named is loaded once before, to see whether it is still the same.
+    rows: a CSV, Parquet or JSONL file, by its ending, "-" for standard input, an iterable of dictionaries, or a data
+    frame of pandas, polars or pyarrow; in OpenAI's batch format, with a `prompt` or `messages`, or with columns that
+    `prompt=` names. out: lines of JSON, or a table (.csv, .tsv, .parquet), which is written at the end from such lines
+    beside it. Without `out` rows are a frame, and a frame of its library comes back, with columns added; nothing else
+    is kept, so nothing can be resumed.
+
+    llm: an engine, or a function that loads one, which is called once the rows are known to be valid; or several
+    models, of which each row's body names its own: the rows of one model are computed together, and each model that is
+    named is loaded once before, to see whether it is still the same.
 
     After the first KeyboardInterrupt the rows under way are finished, a second one stops at once; both return the
-    report, with `interrupted`. Raises BatchInputError for rows that are not valid, DiskFullError, RequestError for
-    another job's or another process's files and for answered rows that have changed, and the error that stops the
-    engine.
+    report, with `interrupted`, or the frame, whose other rows say so. Raises BatchInputError for rows that are not
+    valid, DiskFullError, RequestError for another job's or another process's files and for answered rows that have
+    changed, and the error that stops the engine.
     """
+    if llm is None:
+        raise RequestError("llm= is missing: give an engine (Engine.load(...)), or a function that loads one.")
+    if out is not None:
+        return _ran(rows, out, llm, options)
+    if not is_frame(rows):
+        raise RequestError("out= is missing: name the file for the answers. Only a data frame comes back as a frame.")
+    for name in ("errors", "retry_failed", "force", "in_order"):
+        if options.get(name):
+            raise RequestError(f"{name}= is for batches that write a file: name one with out=, or leave it out.")
+    if not rows.shape[0]:
+        return joined(rows, {name: [] for name in _added(_checked(options)).names})
+    frames: list[Any] = []
+    with tempfile.TemporaryDirectory(prefix="llama-engine-batch-") as folder:
+        _ = _ran(rows, Path(folder) / "answers.jsonl", llm, options, lambda table: frames.append(table.joined(rows)))
+    return frames[0]
+
+
+def _ran(
+    rows: RowsLike,
+    out: str | Path,
+    llm: Model,
+    options: BatchOptions,
+    deliver: Callable[[Table], None] | None = None,
+) -> Report:
+    """Run the batch; `deliver` gets the table of what was answered, in addition to a file."""
     defaults = _checked(options)
+    added = _added(defaults)
     screen = None if options.get("quiet") or options.get("on_progress") else screen_for(sys.stderr)
     progress = _Progress(screen, options.get("on_progress"))
     retry, in_order = options.get("retry_failed", False), options.get("in_order", False)
     with Files(out, options.get("errors"), input_identity(rows)) as files, Source(rows) as source:
+        if has_table := files.table is not None or deliver is not None:
+            defaults = replace(defaults, added=added.names)
+        if files.table is not None and files.table.suffix.lower() == ".parquet":
+            _ = pyarrow("parquet", files.table)
+        if source.columns is not None:
+            check_columns(source.name, source.columns, defaults)
         index = Index(source, defaults, several=isinstance(llm, Engines))
         index.build(skip_bad=options.get("skip_bad", False))
+        if has_table and index.kind == "openai":
+            raise BatchInputError(f"{source.name} has OpenAI's rows, which make no table; name a .jsonl output.")
         engine = llm(index.plan()) if callable(llm) else llm
         files.claim(_fingerprint(engine, defaults, index.plan()), index, force=options.get("force", False))
         if removed := files.settle(index):
@@ -139,14 +201,23 @@ def run(rows: RowsLike, out: str | Path, llm: Engine | Engines | Loader, **optio
         report = _computed(engine, files, index, progress, options)
         if not report.left and (report.ran or in_order):
             files.finish(index, report.done, report.failed, in_order=in_order)
-        elif retry:
+        elif retry or deliver is not None:
             files.settle(index)
         files.sync()
+        table = Table(source, index, files, added)
+        if (path := files.table) is not None and not report.left:
+            files.write_table(lambda file: table.write(file, path, rows))
+        if deliver is not None:
+            deliver(table)
     progress.show(report, last=True)
     return report
 
 
 _OWN = BatchOptions.__annotations__.keys() - TurnOptions.__annotations__.keys()
+
+
+def _added(defaults: Defaults) -> Added:
+    return added_columns(defaults.options.get("response_format"), defaults.tools)
 
 
 def _checked(options: BatchOptions) -> Defaults:
@@ -161,10 +232,16 @@ def _checked(options: BatchOptions) -> Defaults:
     if options.get("in_flight", 1) < 1:
         raise RequestError(f"in_flight={options.get('in_flight')} is not valid; give 1 or more.")
     refuse_unknown(options, frozenset(BatchOptions.__annotations__))
-    example = checked_turn(
-        "?", options.get("tools"), {name: value for name, value in options.items() if name not in _OWN}
-    )
-    return Defaults(example.options, example.tools, options.get("system"))
+    turn = {name: value for name, value in options.items() if name not in _OWN}
+    schema: Any = options.get("schema")
+    if schema is not None:
+        if turn.get("response_format") is not None:
+            raise RequestError("Both schema= and response_format= are given; they say the same: leave one out.")
+        is_schema = isinstance(schema, Mapping | bool)
+        turn["response_format"] = JsonSchema(cast("Any", schema)) if is_schema else schema
+    example = checked_turn("?", options.get("tools"), turn)
+    prompt = column_prompt(options.get("prompt"), options.get("prompt_column"))
+    return Defaults(example.options, example.tools, options.get("system"), prompt)
 
 
 def _computed(
@@ -385,6 +462,7 @@ def _fingerprint(llm: Engine | Engines, defaults: Defaults, plan: Plan) -> dict[
         "options": dict(defaults.options),
         "tools": [tool.openai() for tool in as_tools(defaults.tools)],
         "system": defaults.system,
+        "prompt": defaults.prompt.text if defaults.prompt is not None else None,
     }
     return json.loads(json.dumps(fingerprint, default=_stand_in))
 
@@ -463,6 +541,8 @@ class _Progress:
         now = time.monotonic()
         if last:
             self.say(report.text())
+            if report.ran:
+                self.say(report.cost())
         elif self._screen and now - self._last >= self._screen.every:
             self._last = now
             self._screen.state(report.text())

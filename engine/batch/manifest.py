@@ -16,11 +16,13 @@ _ALWAYS = frozenset({"version", "model", "template", "family"})
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """`job`: plain values on which the answers depend. `errors`: the error files of the batch: names beside the output,
-    or whole paths. `temporary`: the name of a file that was being written; whoever finds it there removes it."""
+    or whole paths. `temporary`: the name of a file that was being written; whoever finds it there removes it. `table`:
+    the digests of the table that the batch wrote: of the one that is there, and of one that was about to replace it."""
 
     job: Mapping[str, Any]
     errors: tuple[str, ...] = ()
     temporary: str | None = None
+    table: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, path: Path, errors: str) -> Self | None:
@@ -38,13 +40,19 @@ class Manifest:
         files: object = job.pop(_FILES, {"errors": [errors]})
         about = cast("dict[str, object]", files) if isinstance(files, dict) else dict[str, object]()
         names, temporary = about.get("errors"), about.get("temporary")
-        if not isinstance(names, list) or not job.keys() >= _ALWAYS or not isinstance(temporary, str | None):
+        table = about.get("table", [])
+        if (
+            not isinstance(names, list)
+            or not isinstance(table, list)
+            or not isinstance(temporary, str | None)
+            or not job.keys() >= _ALWAYS
+        ):
             raise RequestError(f"{path} is not the manifest of a batch; restore, move or delete it.")
-        return cls(job, tuple(str(name) for name in cast("list[object]", names)), temporary)
+        return cls(job, _texts(cast("object", names)), temporary, _texts(cast("object", table)))
 
     def write(self, path: Path, permissions: int) -> None:
         """Replace the file; `permissions` are for one that is new. Raises OSError."""
-        files = {"errors": self.errors, "temporary": self.temporary}
+        files = {"errors": self.errors, "temporary": self.temporary, "table": self.table}
         with replacing(path, mode=permissions) as (file, _):
             file.write(json.dumps({**self.job, _FILES: files}, indent=2, sort_keys=True).encode() + b"\n")
 
@@ -52,3 +60,7 @@ class Manifest:
         """Returns the names of the values in which another job differs. One that only one of them holds concerns rows
         that the other does not have."""
         return sorted(name for name in self.job.keys() & job.keys() if self.job[name] != job[name])
+
+
+def _texts(values: object) -> tuple[str, ...]:
+    return tuple(map(str, cast("list[object]", values)))

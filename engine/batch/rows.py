@@ -6,7 +6,7 @@ OpenAI's batch format (guide "Batch API") or simple rows: `prompt` or `messages`
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from itertools import pairwise
@@ -15,7 +15,8 @@ from typing import Any, Literal, TypeAlias, cast
 from pydantic_core import to_jsonable_python
 
 from engine.batch.bodies import EMBEDDINGS, ENDPOINTS, Texts, Turn, checked_turn, read_body, read_texts, timings
-from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError, TemplateError
+from engine.batch.column_prompt import ColumnPrompt
+from engine.errors import BatchInputError, ContextOverflowError, DecodeError, EngineError, RequestError, TemplateError
 from engine.openai.choices import usage_object
 from engine.openai.parameters import Json
 from engine.parts import whole_characters
@@ -57,11 +58,35 @@ class BadRowError(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What holds for every row without its own: options of `Engine.stream`, tools, a system message."""
+    """What holds for every row without its own: options of `Engine.stream`, tools, a system message. `prompt` makes the
+    prompts of simple rows; `added`: the columns that the batch adds to a table."""
 
     options: Mapping[str, Any]
     tools: tuple[ToolLike, ...] = ()
     system: str | None = None
+    prompt: ColumnPrompt | None = None
+    added: tuple[str, ...] = ()
+
+
+def check_columns(table: str, columns: Sequence[str], defaults: Defaults) -> None:
+    """Raise BatchInputError if no row of a table with these columns can be valid."""
+    try:
+        _check_free(columns, defaults)
+        if defaults.prompt is not None:
+            defaults.prompt.check(columns)
+        elif not {"prompt", "messages", "body"} & set(columns):
+            raise RequestError(
+                f'There is no column "prompt"; the columns are {", ".join(columns):.1000}. Name the one to use with '
+                'prompt_column= (--prompt-column), or write a prompt around it: prompt="Extract: {name}" (--prompt).'
+            )
+    except RequestError as error:
+        raise BatchInputError(f"{table}: {error}") from error
+
+
+def _check_free(columns: Collection[str], defaults: Defaults) -> None:
+    """Raise RequestError for a column of a simple row that the batch writes itself."""
+    if taken := [name for name in (*_RESERVED, *defaults.added) if name in columns]:
+        raise RequestError(f'The batch writes a column "{taken[0]}" of its own; rename yours.')
 
 
 def parse_row(raw: bytes, number: int, defaults: Defaults) -> Row:
@@ -69,7 +94,8 @@ def parse_row(raw: bytes, number: int, defaults: Defaults) -> Row:
     columns: Json = {}
     try:
         columns = _object(raw)
-        kind: Kind = "openai" if _OPENAI & columns.keys() - {"custom_id"} else "simple"
+        is_simple = defaults.prompt is not None or not _OPENAI & columns.keys() - {"custom_id"}
+        kind: Kind = "simple" if is_simple else "openai"
         name = _name(columns, kind, number)
         request = (_openai_request if kind == "openai" else _simple_turn)(columns, defaults)
         key = digest(dump({**columns, "custom_id": name}, sort_keys=True))
@@ -77,6 +103,14 @@ def parse_row(raw: bytes, number: int, defaults: Defaults) -> Row:
         label = _text_of(columns.get("custom_id"))
         raise BadRowError(whole_characters(str(error)), label and whole_characters(label), columns) from error
     return Row(name, key, kind, request, columns)
+
+
+def columns_of(raw: bytes) -> Json:
+    """Returns the columns of a line; none of one that is no row."""
+    try:
+        return _object(raw)
+    except RequestError:
+        return {}
 
 
 def bad_key(raw: bytes, number: int) -> bytes:
@@ -142,9 +176,11 @@ def _openai_request(columns: Mapping[str, Any], defaults: Defaults) -> Turn | Te
 
 
 def _simple_turn(columns: Mapping[str, Any], defaults: Defaults) -> Turn:
-    if taken := [name for name in _RESERVED if name in columns]:
-        raise RequestError(f'The batch writes a column "{taken[0]}" of its own; rename yours.')
-    prompt, messages = columns.get("prompt"), columns.get("messages")
+    _check_free(columns, defaults)
+    if defaults.prompt is None:
+        prompt, messages = columns.get("prompt"), columns.get("messages")
+    else:
+        prompt, messages = defaults.prompt.fill(columns), None
     if (prompt is None) == (messages is None):
         raise RequestError('A row must have either a "prompt" (a string) or "messages" (a list).')
     if prompt is not None and not isinstance(prompt, str):

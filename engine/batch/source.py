@@ -1,8 +1,7 @@
-"""The lines of a batch's input: a JSONL file, standard input, a Parquet file (through pyarrow), any iterable of
-dictionaries. What cannot be read twice is copied to a temporary file, which vanishes with the process.
+"""The lines of a batch's input: a JSONL file, standard input, any iterable of dictionaries, or a table. What is no
+JSONL file is copied to a temporary one, which vanishes with the process.
 """
 
-import importlib
 import os
 import sys
 import tempfile
@@ -12,17 +11,24 @@ from pathlib import Path
 from typing import IO, Any, Self, TypeAlias, cast
 
 from engine.batch.rows import dump
+from engine.batch.tabular import Frame, is_frame, of_file, of_frame
 from engine.errors import BatchInputError, RequestError
 from engine.output_file import Identity, identity
 
-RowsLike: TypeAlias = "str | Path | Iterable[Mapping[str, Any]]"
+RowsLike: TypeAlias = "str | Path | Iterable[Mapping[str, Any]] | Frame"
 
 
 class Source:
-    """The lines of an input, which can be read again by offset. A context manager."""
+    """The lines of an input, which can be read again by offset. A context manager.
+
+    `columns`: those of a table; None for rows that may have columns of their own. `is_typed`: whether the table has
+    types that JSON does not have.
+    """
 
     def __init__(self, rows: RowsLike) -> None:
-        self.name, self._file = _opened(rows)
+        self.name, self.columns, self._file = _opened(rows)
+        is_file = isinstance(rows, str | Path) and Path(rows).suffix.lower() == ".parquet"
+        self.is_typed = is_file or is_frame(rows)
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -52,7 +58,7 @@ def input_identity(rows: RowsLike) -> Identity | None:
     try:
         if isinstance(rows, Path) or (isinstance(rows, str) and rows != "-"):
             return identity(rows)
-        if rows == "-":
+        if isinstance(rows, str):
             status = os.fstat(sys.stdin.fileno())
             return status.st_dev, status.st_ino, ()
     except (OSError, ValueError):  # `Source` says that a path cannot be read; standard input may have no descriptor
@@ -60,21 +66,25 @@ def input_identity(rows: RowsLike) -> Identity | None:
     return None
 
 
-def _opened(rows: RowsLike) -> tuple[str, IO[bytes]]:
+def _opened(rows: RowsLike) -> tuple[str, tuple[str, ...] | None, IO[bytes]]:
+    """Returns the name of the input in messages, its columns if it is a table, and its lines."""
+    if is_frame(rows):
+        table = of_frame(rows)
+        return "the frame", table.columns, _spooled(_dumped(table.rows))
     if isinstance(rows, Mapping) or not isinstance(cast("object", rows), Iterable | Path):
         kind = type(cast("object", rows)).__name__
-        raise RequestError(f"rows must be a path or an iterable of dictionaries, not a {kind}.")
+        raise RequestError(f"rows must be a path, an iterable of dictionaries or a data frame, not a {kind}.")
     if isinstance(rows, str | Path):
         if str(rows) == "-":
-            return "standard input", _spooled(sys.stdin.buffer)
+            return "standard input", None, _spooled(sys.stdin.buffer)
         path = Path(rows)
         try:
-            if path.suffix.lower() == ".parquet":
-                return str(path), _spooled(_dumped(_parquet(path)))
-            return str(path), path.open("rb")
+            if (table := of_file(path)) is not None:
+                return str(path), table.columns, _spooled(_dumped(table.rows))
+            return str(path), None, path.open("rb")
         except OSError as error:
             raise BatchInputError(f"{path} cannot be read ({error.strerror or error}). Correct the path.") from error
-    return "the rows", _spooled(_dumped(rows))
+    return "the rows", None, _spooled(_dumped(cast("Iterable[object]", rows)))
 
 
 def _spooled(lines: Iterable[bytes]) -> IO[bytes]:
@@ -91,23 +101,9 @@ def _dumped(rows: Iterable[object]) -> Iterator[bytes]:
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
             raise BatchInputError(
-                f"Row {number} is a {type(row).__name__}, not a dictionary. For a data frame pass "
-                'df.to_dict("records"), for a table its to_pylist().'
+                f"Row {number} is a {type(row).__name__}, not a dictionary. Pass dictionaries, or a data frame itself."
             )
         try:
             yield dump(dict(cast("Mapping[str, Any]", row))) + b"\n"
         except RequestError as error:
             raise BatchInputError(f"Row {number}: {error}") from error
-
-
-def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
-    try:
-        parquet: Any = importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise BatchInputError(f"{path} needs pyarrow: pip install pyarrow.") from error
-    try:
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=256):
-                yield from batch.to_pylist()
-    except importlib.import_module("pyarrow").ArrowException as error:
-        raise BatchInputError(f"{path} cannot be read as a Parquet file: {error}") from error

@@ -61,6 +61,7 @@ _OTHER_OPTIONS = _by_name(
         "write --seed": "-s",
         "write --system": "-sys --system-prompt",
         "write --file": "-f",
+        "write --prompt": "-p",
         "write --reasoning on": "--think",
         "write --reasoning off": "--nothink",
         "write --reasoning low, medium or high": "--reasoning-effort",
@@ -72,10 +73,6 @@ _OTHER_OPTIONS = _by_name(
     }
 )
 """Options of llama.cpp's programs and of ollama, and what to write instead where a command has it."""
-_PROMPTS = (
-    "write --prompt",
-    'each row of INPUT has a "prompt" of its own',
-)
 SHELLS = ("bash", "zsh", "tcsh")
 _POSITIONS = ("on", "off", "low", "medium", "high")
 
@@ -252,10 +249,9 @@ class Parser(argparse.ArgumentParser):
     def _way(self, unknown: str) -> str:
         """Returns what to write instead of an option that the command does not have; "" if it has nothing like it."""
         accepted = {name for action in self._actions for name in action.option_strings or (str(action.metavar),)}
-        ways = _PROMPTS if unknown in ("-p", "--prompt") else (_OTHER_OPTIONS.get(unknown, ""),)
-        for way in filter(None, ways):
-            if accepted.issuperset(re.findall("--[a-z-]+|NAME|INPUT", way)):
-                return way
+        way = _OTHER_OPTIONS.get(unknown, "")
+        if way and accepted.issuperset(re.findall("--[a-z-]+|NAME|INPUT", way)):
+            return way
         return did_you_mean(unknown, [name for name in accepted if name.startswith("-")], "")
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -420,7 +416,9 @@ def _add_asking(command: argparse.ArgumentParser) -> None:
     command.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to ask; - reads it from standard input")
     command.add_argument("-p", "--prompt", metavar="PROMPT", dest="prompt_option", help="the same")
     command.add_argument("--json", action="store_true", help="print the events, one JSON object a line")
-    command.add_argument("--schema", metavar="FILE", type=Path, help="a JSON Schema that the answer must fit")
+    command.add_argument(
+        "--schema", metavar="FILE", help="a JSON Schema, or MODULE:NAME, a type, that the answer must fit"
+    )
     command.add_argument(
         "--file",
         metavar="FILE",
@@ -465,8 +463,8 @@ def _add_chatting(command: argparse.ArgumentParser) -> None:
         metavar="[PREFIX=]SERVER",
         action="append",
         default=[],
-        help="an MCP server, whose tools the model may call: a command in quotes, or a URL; may be given several "
-        "times. PREFIX is put before the names of its tools",
+        help="an MCP server, whose tools the model may call: a command in quotes, a URL, or a JSON file that lists "
+        "servers as MCP clients do; may be given several times. PREFIX is put before the names of its tools",
     )
     command.add_argument("--yes", action="store_true", help="run the model's calls without asking")
 

@@ -17,10 +17,29 @@ def add_batch(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "input",
         metavar="INPUT",
-        help="a JSONL or Parquet file: OpenAI's batch format, or rows with a prompt or messages",
+        help="a CSV, Parquet or JSONL file, by its ending: rows with a prompt or messages, any table with --prompt, or "
+        "OpenAI's batch format",
     )
     command.add_argument(
-        "-o", "--output", metavar="FILE", required=True, help="the answers, one per line; resumed if it exists"
+        "-o",
+        "--output",
+        metavar="FILE",
+        required=True,
+        help="the answers: JSON, one per line, or a table (.csv, "
+        ".tsv, .parquet), which is written at the end; resumed if it exists",
+    )
+    prompts = command.add_mutually_exclusive_group()
+    prompts.add_argument(
+        "--prompt",
+        metavar="TEXT",
+        help='the prompt of each row, with columns in braces: "Extract the city: {text}"; a brace itself is doubled',
+    )
+    prompts.add_argument("--prompt-column", metavar="NAME", help="the column that is the prompt of its row")
+    command.add_argument(
+        "--schema",
+        metavar="FILE",
+        help="a file with a JSON Schema, or MODULE:NAME, a type in a Python module, which is imported: answers fit it, "
+        "and in a table its fields are columns",
     )
     command.add_argument("-m", "--model", help="as for the other commands; without it the built-in model")
     command.add_argument("--errors", metavar="FILE", help="the rows that failed; by default OUTPUT with .errors")
@@ -71,6 +90,9 @@ def batch(options: argparse.Namespace) -> int:
             options.input,
             options.output,
             load,
+            prompt=options.prompt,
+            prompt_column=options.prompt_column,
+            schema=None if options.schema is None else commands.schema_of(options.schema),
             errors=options.errors,
             system=options.system,
             skip_bad=options.skip_bad,

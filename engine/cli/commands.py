@@ -22,7 +22,7 @@ from engine.cli.screen import Screen, json_line
 from engine.cli.sessions import last, read, session
 from engine.cli.settings import REASONING
 from engine.cli.standard import complain
-from engine.cli.tool_files import mcp_server, tools_of
+from engine.cli.tool_files import mcp_servers, named_type, tools_of
 from engine.diagnose.doctor import NAME_WIDTH, diagnose
 from engine.display import figures, visible_json
 from engine.engine import Engine
@@ -78,7 +78,8 @@ def run(options: argparse.Namespace) -> int:
     screen = Screen(sys.stdout, markdown=not (options.plain or options.json or options.schema))
     turn = turn_options(options)
     if options.schema is not None:
-        turn["response_format"] = JsonSchema(_schema(options.schema))
+        schema = schema_of(options.schema)
+        turn["response_format"] = JsonSchema(schema) if isinstance(schema, Mapping | bool) else schema
     question = _user(_prompt(options.prompt, options.file), map(Image, options.image))
     with (
         load(options) as llm,
@@ -129,10 +130,12 @@ def piped_text() -> str | None:
     return read_text("-") if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) else None
 
 
-def _schema(path: Path) -> Mapping[str, Any] | bool:
-    """Returns the JSON Schema in a file."""
+def schema_of(path: str) -> Mapping[str, Any] | bool | type:
+    """Returns the JSON Schema in a file, or the type that `MODULE:NAME` names."""
+    if (named := named_type(path)) is not None:
+        return named
     try:
-        found: object = json.loads(read_text(str(path)))
+        found: object = json.loads(read_text(path))
     except ValueError as error:
         raise RequestError(f"{path} is not JSON: {error}. Give a JSON Schema.") from error
     if not isinstance(found, dict | bool):
@@ -148,7 +151,7 @@ def chat(options: argparse.Namespace) -> int:
             "Calls cannot be confirmed without a terminal as input and output; add --yes to run all of them."
         )
     own = () if options.tools is None else tools_of(options.tools)
-    toolbox = Toolbox([*own, *map(mcp_server, options.mcp)])
+    toolbox = Toolbox([*own, *(server for each in options.mcp for server in mcp_servers(each))])
     with _kept(options) as file, _models(options) as (llm, others), toolbox:
         _ = llm.template  # a model that cannot chat says so before anything is typed
         talk = Chat(

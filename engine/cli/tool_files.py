@@ -1,8 +1,9 @@
-"""Tools from a Python file or an MCP server that a user names."""
+"""Tools from a Python file or an MCP server that a user names, and types from a module."""
 
 import importlib.util
 import inspect
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,33 @@ def tools_of(path: Path) -> tuple[Tool, ...]:
     return as_tools(found)
 
 
-def mcp_server(text: str) -> MCP:
-    """Returns the MCP server of `[PREFIX=]SERVER`: a command or a URL. Raises RequestError for anything else."""
+def named_type(text: str) -> type | None:
+    """Imports the type of `MODULE:NAME`, a module of the current folder too; None for a text that names none. Raises
+    RequestError if there is no such type."""
+    found = re.fullmatch(r"([^\W\d]\w*(?:\.\w+)*):(\w+)", text)
+    if found is None or Path(text).exists():
+        return None
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(found[1])
+    except Exception as error:
+        raise RequestError(f"{found[1]} cannot be imported: {type(error).__name__}: {error}. Correct it.") from error
+    named: object = getattr(module, found[2], None)
+    if not isinstance(named, type):
+        raise RequestError(f"{found[1]} has no type {found[2]!r}; name a pydantic model or another class of it.")
+    return named
+
+
+def mcp_servers(text: str) -> tuple[MCP, ...]:
+    """Returns the MCP servers of `[PREFIX=]SERVER`: a command, a URL, or a JSON file with a configuration of servers.
+    Raises RequestError for anything else."""
     found = re.fullmatch(r"(?:(\w+)=)?(.+)", text, re.DOTALL)
     if found is None:
-        raise RequestError("--mcp is empty; give a command or a URL.")
-    return MCP(found[2], prefix=found[1] or "")
+        raise RequestError("--mcp is empty; give a command, a URL or a file with a configuration.")
+    if found[2].endswith(".json") and (" " not in found[2] or Path(found[2]).is_file()):
+        return MCP.from_config(found[2], prefix=found[1] or "")
+    return (MCP(found[2], prefix=found[1] or ""),)
 
 
 def watched(tool: Tool, around: Callable[[Callable[[], Any]], Any]) -> Tool:

@@ -9,11 +9,13 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from engine.errors import EngineError, EngineWarning, RequestError, shown
+from engine.mcp.config import entries
 from engine.mcp.connection import Connection, Lost, reason_of
 from engine.mcp.content import cut, outcome_of
 from engine.mcp.transports import target_of
@@ -80,6 +82,25 @@ class MCP:
         self._connection: Connection | None = None
         self._made: tuple[object, tuple[Tool, ...]] | None = None
         self._withs: list[Callable[[], None]] = []
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any] | str | Path, *, prefix: str = "") -> tuple[Self, ...]:
+        """Returns the servers of the configuration that MCP clients share: a dictionary, or the path of a JSON file.
+
+            {"mcpServers": {"time": {"command": "uvx", "args": ["mcp-server-time"], "env": {"TZ": "${TZ}"}}}}
+
+        A server has "command", "args", "env" and "cwd", or "url" and "headers". `${NAME}` is an environment variable,
+        `${NAME:-text}` has a text for one that is not set. A server with `"disabled": true` is left out. `"prefix"` (of
+        this package) is put before the names of its tools, and `prefix=` before those of all. Raises RequestError for
+        what is no such configuration, and for a variable that is not set.
+        """
+        servers: list[Self] = []
+        for entry in entries(config):
+            server = cls(entry.server, prefix=prefix + entry.prefix, **entry.options)
+            # Its command may hold a secret of the environment, so messages have its name.
+            server._target = replace(server._target, label=f"the MCP server {entry.name!r}")
+            servers.append(server)
+        return tuple(servers)
 
     def __repr__(self) -> str:
         return f"<MCP: {self._target.label}, {'connected' if self._uses else 'not connected'}>"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -104,6 +105,56 @@ def test_bad_input(tmp_path: Path, loaded: list[dict[str, Any]], capsys: pytest.
     assert loaded == []
     assert main(["batch", bad, "-o", str(tmp_path / "out.jsonl"), "--skip-bad", "--quiet"]) == 3
     assert main(["batch", str(tmp_path / "none.jsonl"), "-o", str(tmp_path / "out.jsonl")]) == 2
+
+
+MODULE = """
+from pydantic import BaseModel
+
+class Name(BaseModel):
+    name: str
+
+other = 7
+"""
+
+
+def test_tables_prompts_and_schemas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From a CSV file to one; the schema is a file, or a type of a module in the current folder."""
+
+    def load(_: object, **more: Any) -> Engine:
+        def reply(prompt: str) -> str:
+            said = f'<think>\nI know.\n</think>\n\n{{"name":"{prompt.split("Name: ")[1][:3]}"}}'
+            return said[len(prompt.rsplit("assistant\n", 1)[-1]) :]
+
+        return Engine(ScriptedBackend(reply, vocab=ByteVocab(["<|im_start|>"])), ChatTemplate(None, family="qwen3"))
+
+    monkeypatch.setattr(commands, "load", load)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    Path("in.csv").write_text("id,text\n1,Ann\n2,Bob\n", encoding="utf-8")
+    Path("names_of_a_batch.py").write_text(MODULE, encoding="utf-8")
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    Path("schema.json").write_text(json.dumps(schema), encoding="utf-8")
+    for number, named in enumerate(("schema.json", "names_of_a_batch:Name")):
+        out = f"{number}.csv"
+        assert main(["batch", "in.csv", "-o", out, "--prompt", "Name: {text}", "--schema", named]) == 0
+        said = capsys.readouterr().err
+        assert re.search(
+            r"^\d+ tokens in(?: \(\d+ of them cached\))?, \d+ out, \d+\.\d s, \d+ tokens/s$", said, re.MULTILINE
+        ), said
+        first, one, two = Path(out).read_text(encoding="utf-8").splitlines()
+        assert first == "id,text,answer,name,finish_reason,error"
+        assert (one, two) == ('1,Ann,"{""name"":""Ann""}",Ann,stop,', '2,Bob,"{""name"":""Bob""}",Bob,stop,')
+    wrong = {"names_of_a_batch:other": 1, "names_of_a_batch:None_": 1, "no_such_module:A": 1, "in.csv": 1, "no.json": 1}
+    for named, code in wrong.items():
+        assert main(["batch", "in.csv", "-o", "2.csv", "--prompt-column", "text", "--schema", named]) == code
+        assert named.partition(":")[0] in capsys.readouterr().err
+    assert main(["batch", "in.csv", "-o", "2.csv"]) == 2
+    assert "--prompt-column" in capsys.readouterr().err
+    assert main(["batch", "in.csv", "-o", "2.csv", "--prompt", "{txt}"]) == 2
+    assert "the columns are id, text. Did you mean 'text'?" in capsys.readouterr().err
+    assert not Path("2.csv").exists()
 
 
 def command(folder: Path, *more: str, before: Callable[[], None] | None = None) -> "subprocess.Popen[str]":

@@ -492,14 +492,18 @@ def test_tools_run_without_questions_with_yes(
 
 
 def test_servers_of_tools_are_asked_about_too(
-    scripted: Scripted, types: Types, capsys: pytest.CaptureFixture[str], repository: Path
+    scripted: Scripted, types: Types, capsys: pytest.CaptureFixture[str], repository: Path, tmp_path: Path
 ) -> None:
+    """A command, and a file that lists servers as MCP clients do."""
     pytest.importorskip("mcp")
-    server = f"{sys.executable} -I {repository / 'tests' / 'support' / 'mcp_stdio.py'} good"
+    words = ["-I", str(repository / "tests" / "support" / "mcp_stdio.py"), "good"]
+    server = " ".join([sys.executable, *words])
+    config = {"mcpServers": {"calculator": {"command": sys.executable, "args": words}}}
+    (tmp_path / "my servers.json").write_text(json.dumps(config), encoding="utf-8")
     call = '<tool_call>\n{"name": "%s", "arguments": {"n": 21}}\n</tool_call>'
     scripted(call % "double", "It is 42.", call % "b_double", "Refused.")
     types("Double 21.", "y", "Again.", "n")
-    assert main(["chat", "--mcp", server, "--mcp", f"b_={server}"]) == 0
+    assert main(["chat", "--mcp", server, "--mcp", f"b_={tmp_path / 'my servers.json'}"]) == 0
     printed = capsys.readouterr().out
     assert 'run double {"n": 21}' in printed
     assert "42" in printed
@@ -511,7 +515,11 @@ def test_servers_of_tools_that_cannot_be_used(
     scripted: Scripted, types: Types, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("mcp")
-    for given, words in (("no-such-command-anywhere", "cannot be used: FileNotFoundError"), ("", "--mcp is empty")):
+    for given, words in (
+        ("no-such-command-anywhere", "cannot be used: FileNotFoundError"),
+        ("", "--mcp is empty"),
+        ("no-such-file.json", "no-such-file.json cannot be read as a configuration of MCP servers"),
+    ):
         scripted("never")
         types("Hello.")
         assert main(["chat", "--mcp", given]) == 1

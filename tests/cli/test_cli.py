@@ -443,8 +443,7 @@ def test_wrong_usage_is_2(arguments: list[str], capsys: pytest.CaptureFixture[st
     [
         ("rerank model.gguf query -m other.gguf document --doc", ""),
         ("models fit -m owner/repo x", "; NAME is an argument, without an option"),
-        ("batch in.jsonl -o out.jsonl -p Hello", '; each row of INPUT has a "prompt" of its own'),
-        ("batch in.jsonl -o out.jsonl --prompt Hello", '; each row of INPUT has a "prompt" of its own'),
+        ("batch in.jsonl -o out.jsonl -p Hello", "; write --prompt"),
         ("batch in.jsonl -o out.jsonl -c 4096", "; write --ctx"),
         ("batch in.jsonl -o out.jsonl -f in.txt", ""),
         ("batch in.jsonl -o out.jsonl --zzz 1", ""),

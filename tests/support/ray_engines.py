@@ -21,15 +21,15 @@ def _reply(prompt: str) -> str:
     return f"<think>\nI know.\n</think>\n\n{said(question)}"
 
 
-def scripted(folder: Path | None = None, delay: float = 0.0) -> Callable[[], Engine]:
+def scripted(folder: Path | None = None, delay: float = 0.0, n_sequences: int = 4) -> Callable[[], Engine]:
     """What makes an engine over a scripted backend, and leaves a file in `folder` that bears its process's number."""
-    return partial(_scripted, folder, delay)
+    return partial(_scripted, folder, delay, n_sequences)
 
 
-def _scripted(folder: Path | None, delay: float) -> Engine:
+def _scripted(folder: Path | None, delay: float, n_sequences: int) -> Engine:
     if folder is not None:
         (folder / str(os.getpid())).touch()
-    backend = ScriptedBackend(_reply, vocab=ByteVocab(["<|im_start|>"]), n_sequences=4, delay=delay)
+    backend = ScriptedBackend(_reply, vocab=ByteVocab(["<|im_start|>"]), n_sequences=n_sequences, delay=delay)
     return Engine(backend, ChatTemplate(None, family="qwen3"))
 
 
