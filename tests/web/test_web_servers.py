@@ -1,7 +1,9 @@
 """The programs of docs/web-servers.md, run as they stand there: under uvicorn, gunicorn (also with --preload), Flask,
-and Celery."""
+and Celery; and the chat of docs/recipes.md."""
 
+import asyncio
 import contextlib
+import gc
 import importlib.util
 import json
 import os
@@ -10,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 from types import ModuleType
 from urllib.error import HTTPError
@@ -26,8 +28,8 @@ QUESTION = {"messages": [{"role": "user", "content": "Hello!"}]}
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that holds the page's programs and a model."""
-    page = (ROOT / "docs" / "web-servers.md").read_text(encoding="utf-8")
+    """A folder that holds the pages' programs and a model."""
+    page = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("web-servers.md", "recipes.md"))
     for name, text in re.findall(r"^```py title=\"(.+?)\"\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         (tmp_path / name).write_text(text, encoding="utf-8")
     (tmp_path / "model.gguf").symlink_to(_data.builtin_model())
@@ -143,3 +145,26 @@ def test_celery_loads_the_model_in_its_forked_worker(programs: Path) -> None:
         finally:
             worker.terminate()
     assert answer, (programs / "log.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_gradio_shows_an_answer_while_it_is_written(programs: Path) -> None:
+    gradio = pytest.importorskip("gradio")
+    client = pytest.importorskip("gradio_client")
+    program = module(programs / "chat_ui.py")
+    page = gradio.ChatInterface(program.answer)
+    _, url, _ = page.launch(prevent_thread_lock=True, quiet=True)
+    with contextlib.closing(program.llm), contextlib.closing(page):
+        browser = client.Client(url, verbose=False)
+        shown = list(browser.submit("Hello! Who are you?", api_name="/answer"))
+        assert len(shown) > 3
+        assert shown[-1].startswith("I am the tiny built-in model")
+        assert browser.predict("Thank you.", api_name="/answer") == "You are welcome!"
+        told = [{"role": "user", "content": [{"type": "text", "text": "Hello!"}]}]  # as a browser's history is
+        assert asyncio.run(last(program.answer("Thank you.", [*told, {"role": "assistant", "content": "Hi."}]))) != ""
+    del page, browser
+    gc.collect()  # gradio leaves event loops open
+
+
+async def last(texts: AsyncIterator[str]) -> str:
+    return [text async for text in texts][-1]
