@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from typing import Any, Protocol, Self
 
+from engine.display import page_html
 from engine.offloop import off_loop
 from engine.options import TurnOptions
 from engine.runtime.stream import Stream
 from engine.template.conversation import conversation_of, with_answer
 from engine.tools import ToolLike
-from engine.types import Completion, Message, MessagesLike
+from engine.types import Completion, Message, Messages, MessagesLike, message_block
 
 
 class Start(Protocol):
@@ -41,7 +42,7 @@ class Conversation:
     def messages(self) -> tuple[Message, ...]:
         """All messages so far; waits for an answer that is under way."""
         self._settle()
-        return self._messages
+        return Messages(self._messages)
 
     def stream(self, messages: MessagesLike, **options: Any) -> Stream:
         """Start the next turn and return it as a stream; `options` are those of `Engine.stream`, over the
@@ -90,3 +91,6 @@ class Conversation:
 
     def __repr__(self) -> str:
         return f"<Conversation: {len(self._messages)} messages>"
+
+    def _repr_html_(self) -> str:
+        return page_html(map(message_block, self._messages))

@@ -77,8 +77,9 @@ def test_a_run_is_drawn_in_one_display_with_cards() -> None:
         draw(stream, display)
         assert display.made == 1
         assert "<b>call</b> <code>add</code>" in display.html
-        assert "<b>result</b> <code>add</code>" in display.html
-        assert display.html.count("<details>") == 2
+        assert "<b>result</b> <span" in display.html, "with its time"
+        assert display.html.count("<details>") == 3
+        assert display.html.index("What is 1 + 2?") < display.html.index("<b>call</b>"), "the question stands above"
         assert "It is <strong>3</strong>. &lt;script&gt;" in display.html
         assert "in 2 turns" in display.html
         assert display.html == stream.run._repr_html_(), "the page at the end is the record's own"

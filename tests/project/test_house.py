@@ -31,7 +31,7 @@ LATE = (
     "asyncio",
 )
 MAX_ROOM_LINES = {
-    "agent/": 1_230,
+    "agent/": 1_260,
     "batch/": 1_970,
     "cli/": 2_490,
     "constraint/": 1_650,
@@ -49,7 +49,7 @@ MAX_ROOM_LINES = {
     "runtime/": 5_940,
     "template/": 5_090,
     "tools/": 1_500,
-    "modules outside rooms": 7_040,
+    "modules outside rooms": 7_380,
 }
 """What each room may have. A room that is cut gets less; one that needs more says why in docs/ARCHITECTURE.md."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}
