@@ -480,9 +480,9 @@ def test_which_limit_cut_an_answer_off() -> None:
 
 
 def test_answers_are_a_list_that_shows_itself_as_a_table() -> None:
-    with scripted(lambda prompt: "One." if "a" in prompt[-60:] else "Two.") as llm:
-        answers = llm.generate(["a", "b"], reasoning=False)
-        waited = asyncio.run(llm.agenerate(["a", "b"], reasoning=False))
+    with scripted(lambda prompt: "One." if "first" in prompt else "Two.") as llm:
+        answers = llm.generate(["first", "second"], reasoning=False)
+        waited = asyncio.run(llm.agenerate(["first", "second"], reasoning=False))
     assert isinstance(answers, Answers)
     assert answers == list(answers)
     assert pickle.loads(pickle.dumps(answers)) == answers
