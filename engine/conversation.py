@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol, Self, Unpack
 
+from engine.display import page_html
 from engine.errors import NotCopied
 from engine.offloop import off_loop
 from engine.options import FreeTurnOptions, TurnOptions
@@ -10,7 +11,15 @@ from engine.runtime.stream import Stream
 from engine.streams import Starting
 from engine.template.conversation import conversation_of, with_answer
 from engine.tools import ToolLike
-from engine.types import Answer, Completion, Message, MessagesLike, ResponseFormatLike
+from engine.types import (
+    Answer,
+    Completion,
+    Message,
+    Messages,
+    MessagesLike,
+    ResponseFormatLike,
+    message_block,
+)
 
 
 class Start(Protocol):
@@ -47,7 +56,7 @@ class Conversation(NotCopied):
     def messages(self) -> tuple[Message, ...]:
         """All messages so far; waits for an answer that is under way."""
         self._settle()
-        return self._messages
+        return Messages(self._messages)
 
     def stream(
         self,
@@ -130,3 +139,6 @@ class Conversation(NotCopied):
 
     def __repr__(self) -> str:
         return f"<Conversation: {len(self._messages)} messages>"
+
+    def _repr_html_(self) -> str:
+        return page_html(map(message_block, self._messages))

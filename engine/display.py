@@ -3,24 +3,29 @@
 The only importer of markdown_it; imported late, as it takes a moment.
 """
 
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+from engine.colouring import coloured, laid_out
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.rules_inline import StateInline
     from markdown_it.token import Token
 
-BlockKind: TypeAlias = Literal["reasoning", "content", "call", "result", "media", "notice"]
+BlockKind: TypeAlias = Literal["message", "reasoning", "content", "call", "result", "media", "notice"]
 
 SHOWN = 100_000
 """The most characters of one block; a longer text is shown by its beginning and end."""
 _MARKDOWN = 30_000  # longer text is not rendered, as that takes long, above all for hostile text
 _SHORT = 60
+_NAME = 24
+_UNFOLDED = 8  # lines of JSON that are shown at once
 _SHOWN_TAIL = 1000
 
 # Control characters except tab and newline, which could move a cursor; marks that change the direction of the text
@@ -36,7 +41,16 @@ _FIXED = "font-family:var(--jp-code-font-family,monospace);margin:.2em 0"
 _QUIET = "opacity:.7;font-size:85%"
 _PICTURE = "display:block;max-width:100%;max-height:20em"
 _BAD = "color:#d44"  # readable on white and on black
-_CODE = "white-space:pre;overflow-x:auto;background:rgba(128,128,128,.12);border-radius:6px;padding:.5em .7em"
+_CODE = (
+    "white-space:pre;overflow-x:auto;background:rgba(128,128,128,.12);border-radius:6px;padding:.5em 4em .5em .7em;"
+    "margin:.4em 0"
+)
+_PARAGRAPH = "margin:.4em 0"
+_LABEL = f"{_QUIET};font-weight:600"
+_ASKED = "border-left:3px solid rgba(128,128,128,.4);padding-left:.7em;margin:.4em 0"
+_CELL = "text-align:left;vertical-align:top;word-break:normal"
+_BAR = "height:.7em;align-self:center;background:var(--jp-brand-color1,var(--vscode-charts-blue,#1977e3))"
+_RULE = "border-top:1px solid rgba(128,128,128,.25);margin-top:.3em;padding-top:.3em"
 # Reasoning that is being written: its last lines. A page that is replaced ten times a second cannot be unfolded.
 _TAIL = f"{_TEXT};{_QUIET};display:flex;flex-direction:column-reverse;line-height:1.5;max-height:6em;overflow:hidden"
 
@@ -83,6 +97,19 @@ alignedat multline
 """Commands, and environments, that only draw."""
 _COMMAND = re.compile(r"\\([A-Za-z@]+)")
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{\s*([^{}]*?)\*?\s*\}")
+# It selects what stands behind it, then copies that. A viewer that runs no handlers drops the whole element or leaves a
+# button that does nothing; nothing that a model wrote is in it.
+COPY = "getSelection().selectAllChildren(this.nextElementSibling);document.execCommand('copy')"
+_BUTTON = (
+    f'<input type="button" value="copy" title="Copy (in a notebook that is trusted)" onclick="{COPY}" style="'
+    "position:absolute;top:.3em;right:.3em;font-size:75%;padding:.1em .5em;opacity:.8;cursor:pointer;border-radius:4px;"
+    "border:1px solid rgba(128,128,128,.5);color:inherit;"
+    'background:var(--jp-layout-color1,var(--vscode-editor-background,Canvas))">'
+)
+_LIMITS = {
+    "max_tokens": "The answer was cut off at {:,} tokens, the most allowed (max_tokens).",
+    "context": "The answer was cut off at {:,} tokens: the conversation reached the end of the context (n_ctx).",
+}
 _ENDINGS = {
     "length": "The answer was cut off: it reached the most tokens allowed (max_tokens), or the end of the context.",
     "cancelled": "The answer was cancelled.",
@@ -98,8 +125,9 @@ _ENDINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A part of a turn for display. `title` is the tool of a call or a result; `failed` marks errors; `open` marks the
-    part that is still being written; `picture` is the `data:` URL of a picture made here."""
+    """A part of a turn for display. `title` is the tool of a call or a result, the role of a message; `failed` marks
+    errors; `open` marks the part that is still being written; `picture` is the `data:` URL of a picture made here.
+    `seconds` is what a result took. `inside`: the result of a call, the pictures of a result, a message's parts."""
 
     kind: BlockKind
     text: str
@@ -107,6 +135,20 @@ class Block:
     failed: bool = False
     open: bool = False
     picture: str = ""
+    seconds: float | None = None
+    inside: "tuple[Block, ...]" = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of a timeline: what took it, how much that did, and its begin, middle and end in seconds. Up to its
+    middle it is drawn pale: there a prompt was read."""
+
+    label: str
+    amount: str
+    begin: float
+    middle: float
+    end: float
 
 
 class UsageLike(Protocol):
@@ -120,6 +162,8 @@ class UsageLike(Protocol):
     def completion_tokens(self) -> int: ...
     @property
     def decode_seconds(self) -> float: ...
+    @property
+    def limit(self) -> str | None: ...
 
 
 def visible(text: str) -> str:
@@ -156,8 +200,11 @@ def escaped(text: str) -> str:
     return escape(visible(clipped(text)))
 
 
-def ending(reason: str) -> str:
-    """Why a turn or a run ended, as a sentence: of the ends that a finish reason or `Run.stopped` names."""
+def ending(reason: str, usage: UsageLike | None = None) -> str:
+    """Why a turn or a run ended, as a sentence: of the ends that a finish reason or `Run.stopped` names. `usage` is the
+    turn's, and tells which limit cut it off."""
+    if reason == "length" and usage is not None and usage.limit in _LIMITS:
+        return _LIMITS[usage.limit].format(usage.completion_tokens)
     return _ENDINGS.get(reason, f"The answer ended: {reason}.")
 
 
@@ -173,14 +220,14 @@ def markdown_html(text: str) -> str:
 def _renderer() -> "MarkdownIt":
     from markdown_it import MarkdownIt
 
-    # `image` is off: loading one would tell a third party's server that the answer was read, and from where.
-    made = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable("table").disable("image")
+    made = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable("table")
     made.validateLink = _harmless_link  # pyright: ignore[reportAttributeAccessIssue]
     made.inline.ruler.before("escape", "math", _math)
-    for name, rule in (("math", _math_html), ("fence", _code_html), ("code_block", _code_html)):
+    for name, rule in (("math", _math_html), ("fence", _code_html), ("code_block", _code_html), ("image", _image_html)):
         made.add_render_rule(name, rule)
     for name in ("th_open", "td_open"):
         made.add_render_rule(name, _cell_html)
+    made.add_render_rule("paragraph_open", _paragraph_html)
     return made
 
 
@@ -219,8 +266,20 @@ def _math_html(_: Any, tokens: "Sequence[Token]", at: int, *__: Any) -> str:
 
 def _code_html(_: Any, tokens: "Sequence[Token]", at: int, *__: Any) -> str:
     """Code as it is: lines are not wrapped, long ones scroll."""
-    code = f'<code style="background:none;white-space:inherit">{escape(tokens[at].content)}</code>'
-    return f'<pre style="{_CODE}">{code}</pre>\n'
+    language = (tokens[at].info.split() or [""])[0]
+    code = f'<code style="background:none;white-space:inherit">{coloured(tokens[at].content, language)}</code>'
+    return _copied(f'<pre style="{_CODE}">{code}</pre>') + "\n"
+
+
+def _image_html(_: Any, tokens: "Sequence[Token]", at: int, *__: Any) -> str:
+    """A link: loading a picture would tell a third party's server that the answer was read, and from where."""
+    about, address = f"[image: {escape(tokens[at].content)}]", str(tokens[at].attrGet("src") or "")
+    return f'<a href="{escape(address)}">{about}</a>' if _harmless_link(address) else about
+
+
+def _copied(element: str) -> str:
+    """Returns an element of HTML with a button that copies its text."""
+    return f'<div style="position:relative">{_BUTTON}{element}</div>'
 
 
 def _cell_html(renderer: Any, tokens: "Sequence[Token]", at: int, options: Any, env: Any) -> str:
@@ -231,41 +290,80 @@ def _cell_html(renderer: Any, tokens: "Sequence[Token]", at: int, options: Any, 
     return str(renderer.renderToken(tokens, at, options, {}))
 
 
+def _paragraph_html(_: Any, tokens: "Sequence[Token]", at: int, *__: Any) -> str:
+    return "" if tokens[at].hidden else f'<p style="{_PARAGRAPH}">'
+
+
 def _harmless_link(address: str) -> bool:
     return address.strip().lower().startswith(("http://", "https://", "mailto:"))
 
 
 def block_html(block: Block) -> str:
-    """Returns the HTML of one part: reasoning folded, content as Markdown, calls and results as cards."""
-    if block.kind == "content":
-        return markdown_html(block.text)
-    if block.kind == "notice":
-        return f'<div style="{_BAD if block.failed else _QUIET}">{escaped(block.text)}</div>'
-    if block.kind == "media":
-        about = escaped(block.text)
-        image = f'<img src="{escape(block.picture)}" alt="{about}" style="{_PICTURE}">' if block.picture else ""
-        return f'<div style="{_QUIET}">{image}{about}</div>'
-    if block.kind == "reasoning":
-        number = len(block.text.split())
-        words = f"{number:,} word{'' if number == 1 else 's'}{'…' if block.open else ''}"
-        summary = f'<summary style="{_QUIET}">reasoning, {words}</summary>'
-        if block.open:
-            tail = f"<div>{_lines(block.text[-_SHOWN_TAIL:])}</div>"
-            return f'<details open>{summary}<div style="{_TAIL}">{tail}</div></details>'
-        return f'<details>{summary}<div style="{_LONG};{_QUIET}">{_lines(block.text)}</div></details>'
+    """Returns the HTML of one part: reasoning folded, content as Markdown, a call and its result as one card."""
+    inside = "".join(map(block_html, block.inside))
+    match block.kind:
+        case "content":
+            return markdown_html(block.text)
+        case "notice":
+            return f'<div style="{_BAD if block.failed else _QUIET}">{escaped(block.text)}</div>'
+        case "media":
+            about = escaped(block.text)
+            image = f'<img src="{escape(block.picture)}" alt="{about}" style="{_PICTURE}">' if block.picture else ""
+            return f'<div>{image}<span style="{_QUIET}">{about}</span></div>'
+        case "message":
+            return f'<div style="{_ASKED}"><div style="{_LABEL}">{escaped(block.title)}</div>{inside}</div>'
+        case "reasoning":
+            return _reasoning_html(block)
+        case "call":
+            return f'<div style="{_BOX}">{_headed(block)}{inside}</div>'
+        case "result":
+            rule = "" if block.title else f' style="{_RULE}"'  # inside its call it has no title of its own
+            return f"<div{rule}>{_headed(block)}{inside}</div>"
+
+
+def _reasoning_html(block: Block) -> str:
+    number = len(block.text.split())
+    words = f"{number:,} word{'' if number == 1 else 's'}{'…' if block.open else ''}"
+    summary = f'<summary style="{_QUIET}">reasoning, {words}</summary>'
+    if block.open:
+        tail = f"<div>{_lines(escaped(block.text[-_SHOWN_TAIL:]))}</div>"
+        return f'<details open>{summary}<div style="{_TAIL}">{tail}</div></details>'
+    return f'<details>{summary}<div style="{_LONG};{_QUIET}">{_lines(escaped(block.text))}</div></details>'
+
+
+def _headed(block: Block) -> str:
+    """Returns what a call or a result is, and its text below."""
     style = f' style="{_BAD}"' if block.failed else ""
-    head = f"<b{style}>{block.kind}</b> <code>{escaped(block.title)}</code>"
-    return f'<div style="{_BOX}">{head}<div style="{_LONG};{_FIXED}">{_lines(block.text)}</div></div>'
+    name = f" <code>{escaped(block.title)}</code>" if block.title else ""
+    took = "" if block.seconds is None else f' <span style="{_QUIET}">{seconds_text(block.seconds)}</span>'
+    return f"<div><b{style}>{block.kind}</b>{name}{took}</div>{_value_html(block.text)}"
 
 
-def _lines(text: str) -> str:
-    """The text as HTML whose lines stay apart, also where a front end takes styles and `<pre>` away (marimo's chat)."""
-    return escaped(text).replace("\n", "<br>")
+def _value_html(text: str) -> str:
+    """Arguments or a result: JSON in colours, folded if it has many lines; other text as it is."""
+    json = laid_out(visible_json(text)) if len(text) <= _MARKDOWN else None
+    if json is None:
+        return f'<div style="{_LONG};{_FIXED}">{_lines(escaped(text))}</div>'
+    lines = json.count("\n") + 1
+    value = f'<div style="{_LONG};{_FIXED}">{_lines(coloured(json, "json"))}</div>'
+    if lines == 1:
+        return value
+    if lines <= _UNFOLDED:
+        return _copied(value)
+    summary = f'<summary style="{_QUIET}">{lines:,} lines: <code>{escape(short(text))}</code></summary>'
+    return f"<details>{summary}{_copied(value)}</details>"
 
 
-def page_html(blocks: Iterable[Block], footer: str = "") -> str:
-    """Returns the HTML of a turn or run. `footer` is plain text."""
+def _lines(html: str) -> str:
+    """HTML whose lines stay apart, also where a front end takes styles and `<pre>` away (marimo's chat)."""
+    return html.replace("\n", "<br>")
+
+
+def page_html(blocks: Iterable[Block], footer: str = "", details: str = "") -> str:
+    """Returns the HTML of a turn or run. `footer` is plain text; `details` is HTML that it unfolds."""
     foot = f'<div style="{_QUIET}">{escaped(footer)}</div>' if footer else ""
+    if details:
+        foot = f'<details><summary style="{_QUIET}">{escaped(footer) or "details"}</summary>{details}</details>'
     return f'<div class="llama-engine {_LITERAL}">{"".join(map(block_html, blocks))}{foot}</div>'
 
 
@@ -280,10 +378,10 @@ def page_markdown(blocks: Iterable[Block], footer: str = "") -> str:
     """Returns a turn or run as Markdown. Text that a model wrote is in blocks of code, since Markdown may contain
     HTML."""
     parts: list[str] = []
-    for block in blocks:
+    for label, block in _flat(blocks):
         failed = " (failed)" if block.failed else ""
         title = f" {_word(block.title)}" if block.title else ""
-        parts.append(f"**{block.kind}**{title}{failed}\n\n{fenced(block.text)}")
+        parts.append(f"**{label}**{title}{failed}\n\n{fenced(block.text)}")
     return "\n\n".join([*parts, *([fenced(footer)] if footer else [])])
 
 
@@ -292,22 +390,84 @@ def _word(name: str) -> str:
     return "`" + re.sub(r"[^\w.\-/ ]", "?", short(name)) + "`"
 
 
+def _flat(blocks: Iterable[Block]) -> Iterator[tuple[str, Block]]:
+    """Yields each block with its label, then what is inside it; of a message its content has the role as its label."""
+    for block in blocks:
+        if block.kind != "message":
+            yield block.kind, block
+        for label, inner in _flat(block.inside):
+            yield (block.title if block.kind == "message" and label == "content" else label), inner
+
+
 def page_text(blocks: Iterable[Block], footer: str = "") -> str:
     """Returns a turn or run as plain text, without control codes."""
-    lines = [f"{' '.join(filter(None, (block.kind, block.title)))}: {block.text}" for block in blocks]
+    lines = [
+        f"[{block.text}]" if block.kind == "media" else f"{' '.join(filter(None, (label, block.title)))}: {block.text}"
+        for label, block in _flat(blocks)
+    ]
     return visible("\n".join([*map(clipped, lines), *([footer] if footer else [])]))
 
 
-def table_html(rows: Sequence[Sequence[str]], title: str = "") -> str:
-    """Returns rows of texts as an HTML table; the first text of each row is its heading."""
-    cell = f"{_TEXT};text-align:left;vertical-align:top"
+def table_html(rows: Iterable[Sequence[str]], title: str = "", head: Sequence[str] = ()) -> str:
+    """Returns rows of texts as an HTML table; the first text of each row is its heading. `head`: those of columns."""
+    heading = f"<tr>{''.join(_cell('th', text) for text in head)}</tr>" if head else ""
     body = "".join(
-        f'<tr><th style="{cell}">{escaped(first)}</th>'
-        + "".join(f'<td style="{cell}">{escaped(text)}</td>' for text in rest)
-        + "</tr>"
-        for first, *rest in rows
+        f"<tr>{_cell('th', first)}{''.join(_cell('td', text) for text in rest)}</tr>" for first, *rest in rows
     )
-    return f'{f"<b>{escaped(title)}</b>" if title else ""}<table class="{_LITERAL}">{body}</table>'
+    return f'{f"<b>{escaped(title)}</b>" if title else ""}<table class="{_LITERAL}">{heading}{body}</table>'
+
+
+def _cell(tag: str, text: str) -> str:
+    """Returns a cell. Only in a long text a line may break inside a word: it would make a short one's column narrow."""
+    wrap = "anywhere" if len(text) > _NAME else "break-word"
+    return f'<{tag} style="{_CELL};white-space:pre-wrap;overflow-wrap:{wrap}">{escaped(text)}</{tag}>'
+
+
+def record_html(fields: Iterable[tuple[str, object]]) -> str:
+    """Returns counts and times as a table, those that are 0 or None left out; floats are seconds."""
+    rows: list[tuple[str, str]] = []
+    for name, value in fields:
+        if isinstance(value, float) and value:
+            rows.append((name.replace("_", " "), seconds_text(value)))
+        elif value:
+            rows.append((name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value)))
+    return table_html(rows)
+
+
+def timeline_html(spans: Sequence[Span]) -> str:
+    """Returns a table with a bar for each stretch of a timeline, which begins at 0; "" without any."""
+    if not spans:
+        return ""
+    whole = max(span.end for span in spans) or 1.0
+    rows: list[str] = []
+    for span in spans:
+        parts = (span.begin, span.middle - span.begin, span.end - span.middle)
+        left, pale, full = (100 * part / whole for part in parts)
+        bars = (
+            f'<div style="{_BAR};opacity:.4;margin-left:{left:.1f}%;width:{pale:.1f}%"></div>'
+            f'<div style="{_BAR};width:{full:.1f}%;min-width:1px"></div>'
+        )
+        amount, took = (text.replace(" ", "\xa0") for text in (span.amount, seconds_text(span.end - span.begin)))
+        texts = "".join(_cell("td", text) for text in (span.label, amount, took))
+        rows.append(f'<tr>{texts}<td style="width:50%"><div style="display:flex">{bars}</div></td></tr>')
+    return f'<table class="{_LITERAL}" style="width:100%">{"".join(rows)}</table>'
+
+
+def tokens_html(tokens: Iterable[tuple[str, float, str]]) -> str:
+    """Returns tokens as a text in which the less likely ones stand out; each is its text, its log-probability, and what
+    else is told of it where a pointer rests."""
+    pieces: list[str] = []
+    for text, logprob, about in tokens:
+        probability = math.exp(logprob)
+        style = f"background:rgba(226,53,53,{0.55 * (1 - probability):.2f});border-radius:3px"
+        title = escaped(f"{probability:.1%}; {about}" if about else f"{probability:.1%}")
+        pieces.append(f'<span style="{style}" title="{title}">{escaped(text)}</span>')
+    return f'<div class="{_LITERAL}" style="{_LONG};{_FIXED}">{"".join(pieces)}</div>'
+
+
+def seconds_text(seconds: float) -> str:
+    """Returns a short duration as text: "0.31 s", "12 ms"."""
+    return f"{1000 * seconds:.0f} ms" if seconds < 0.1 else f"{seconds:.2f} s" if seconds < 10 else f"{seconds:,.0f} s"
 
 
 def section_html(title: str, body: str, *, unfolded: bool = False) -> str:

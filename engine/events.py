@@ -4,7 +4,7 @@ Plain frozen dataclasses, since there are one or more for every token.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from engine.parts import CallError, ResultPart
@@ -74,7 +74,9 @@ class ToolCallEnd:
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     """A tool's result (agent loop only). `content` is what the model reads; `error`: the tool failed; `parts`: the same
-    with pictures and sounds, if it has any; `name`: the tool's."""
+    with pictures and sounds, if it has any; `name`: the tool's. `ran`: when the tool began and when its outcome was
+    there, in seconds after the calls began to be answered; None if it was not called. Results that differ only there
+    are equal."""
 
     index: int
     id: str
@@ -84,6 +86,12 @@ class ToolResult:
     step: int = 0
     parts: tuple[ResultPart, ...] = ()
     name: str = ""
+    ran: tuple[float, float] | None = field(default=None, compare=False)
+
+    @property
+    def seconds(self) -> float | None:
+        """The seconds from the tool's begin to its outcome."""
+        return None if self.ran is None else self.ran[1] - self.ran[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from operator import itemgetter
 from queue import SimpleQueue
 from typing import Any, Literal, TypeAlias, cast
 
+from engine.display import short, table_html
 from engine.errors import EngineError, QueueFullError, RequestError
 from engine.offloop import off_loop
 from engine.runtime.stream import Stream
@@ -18,6 +19,26 @@ OnError: TypeAlias = Literal["raise", "return"]
 Start: TypeAlias = Callable[[MessagesLike, Mapping[str, Any]], Stream]
 """Starts a turn of a conversation with these options, which override the common ones."""
 _NUMBER = itemgetter(0)
+_ROWS, _LETTERS = 100, 300  # of a table in a notebook, and of an answer in it
+
+
+class Answers(list[Completion | EngineError]):
+    """The answers of `generate` in order: a list, which a notebook shows as a table."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        more = [("…", f"{len(self) - _ROWS:,} more")] if len(self) > _ROWS else []
+        rows = [_cells(number, answer) for number, answer in enumerate(self[:_ROWS])]
+        return table_html([*rows, *more], head=("", "answer", "calls", "tokens", "ended by"))
+
+
+def _cells(number: int, answer: Completion | EngineError) -> tuple[str, ...]:
+    if isinstance(answer, EngineError):
+        return str(number), short(str(answer), _LETTERS), "", "", type(answer).__name__
+    calls = "\n".join(f"{call.name} {short(call.arguments, _LETTERS)}" for call in answer.tool_calls)
+    tokens = f"{answer.usage.completion_tokens:,}" if answer.usage else ""
+    return str(number), short(answer.content, _LETTERS), calls, tokens, answer.finish_reason
 
 
 class _Rows:
@@ -107,14 +128,14 @@ def generate(start: Start, rows: Sequence[Row], room: int, on_error: OnError) ->
     """Returns the answers in order. `on_error="return"`: a row's error takes the place of its answer."""
     check_rows(rows, on_error)
     with closing(generate_iter(start, rows, room, on_error)) as answers:
-        return [answer for _, answer in sorted(answers, key=_NUMBER)]
+        return Answers(answer for _, answer in sorted(answers, key=_NUMBER))
 
 
 async def agenerate(start: Start, rows: Sequence[Row], room: int, on_error: OnError) -> list[Completion | EngineError]:
     """Like `generate`, for an event loop; cancelling the task stops the rows."""
     check_rows(rows, on_error)
     async with aclosing(agenerate_iter(start, rows, room, on_error)) as answers:
-        return [answer for _, answer in sorted([pair async for pair in answers], key=_NUMBER)]
+        return Answers(answer for _, answer in sorted([pair async for pair in answers], key=_NUMBER))
 
 
 def check_rows(rows: Sequence[Row], on_error: object) -> None:

@@ -3,7 +3,8 @@
 All records are immutable pydantic models, validated once, when they are made.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, cast
@@ -20,7 +21,7 @@ from pydantic import (
 from typing_extensions import TypeVar
 
 from engine import spelling
-from engine.display import Block, ending, figures, page_html, page_markdown, short
+from engine.display import Block, ending, figures, page_html, page_markdown, record_html, short, tokens_html
 from engine.errors import RequestError
 from engine.media import Image, Media
 from engine.parts import (
@@ -40,6 +41,7 @@ Answer = TypeVar("Answer", default=Any)
 """The type of `Completion.parsed`, for type checkers."""
 Answer_co = TypeVar("Answer_co", default=Any, covariant=True)
 
+Limit: TypeAlias = Literal["max_tokens", "context"]
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "cancelled", "deadline", "error"]
 ReasoningFormat: TypeAlias = Literal["deepseek", "deepseek-legacy", "none", "exclude"]
@@ -105,12 +107,8 @@ class Message(Record):
     def _repr_markdown_(self) -> str:
         return page_markdown(self._blocks())
 
-    def _blocks(self) -> Iterator[Block]:
-        yield Block("notice", self.role)
-        if not self.media:
-            yield from blocks_of(Completion(parts=self.written or (TextPart(text=self.content or ""),)))
-        for part in self.parts if self.media else ():
-            yield media_block(part.media) if isinstance(part, MediaPart) else Block("content", _text_of(part))
+    def _blocks(self) -> list[Block]:
+        return [message_block(self)]
 
     def content_with(self, place: Callable[[Media], str]) -> str:
         """Returns the content with a text of `place` where each picture or sound stands. Texts next to each other are
@@ -401,6 +399,7 @@ class Usage(Record):
     `drafted_tokens` were guessed ahead (speculation), of which `accepted_tokens` were right; `undrafted_tokens` were
     drawn without a guess, because guesses did not pay. `dropped_messages` were left out of the prompt
     (`overflow="truncate_oldest"`), `shortened_results` are in it only in part (`overflow="shorten_results"`).
+    `limit` is what cut off an answer that ended by "length": `max_tokens`, or the end of the context.
     """
 
     prompt_tokens: int = 0
@@ -415,10 +414,14 @@ class Usage(Record):
     undrafted_tokens: int = 0
     dropped_messages: int = 0
     shortened_results: int = 0
+    limit: Limit | None = None
 
     @property
     def total_tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
+
+    def _repr_html_(self) -> str:
+        return record_html(self)
 
     @property
     def decode_tokens_per_second(self) -> float | None:
@@ -437,6 +440,32 @@ class TokenLogprob(Record):
     bytes: tuple[int, ...]
     logprob: float
     top: tuple["TokenLogprob", ...] = ()
+
+
+class Logprobs(tuple[TokenLogprob, ...]):
+    """Tokens with their log-probabilities; a notebook shows them as a text in which unlikely tokens stand out."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return _logprobs_html(self)
+
+
+def _logprobs_html(tokens: Iterable[TokenLogprob]) -> str:
+    return tokens_html((each.text, each.logprob, _alternatives(each)) for each in tokens)
+
+
+def _alternatives(token: TokenLogprob) -> str:
+    return ", ".join(f"{short(other.text)!r} {math.exp(other.logprob):.1%}" for other in token.top)
+
+
+class Messages(tuple[Message, ...]):
+    """A history; a notebook shows it as a conversation."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return page_html(map(message_block, self))
 
 
 class Completion(Record, Generic[Answer_co]):
@@ -504,7 +533,9 @@ class Completion(Record, Generic[Answer_co]):
         return f"Completion({', '.join(told)})"
 
     def _repr_html_(self) -> str:
-        return page_html(blocks_of(self), figures([self.usage]) if self.usage else "")
+        footer = figures([self.usage]) if self.usage else ""
+        details = _logprobs_html(self.logprobs) if self.logprobs else ""
+        return page_html(blocks_of(self), footer, details)
 
     def _repr_markdown_(self) -> str:
         return page_markdown(blocks_of(self), figures([self.usage]) if self.usage else "")
@@ -519,6 +550,32 @@ def media_block(media: Media) -> Block:
     return Block("media", media.about, picture=media.preview() if isinstance(media, Image) else "")
 
 
+def message_block(message: Message) -> Block:
+    """Returns a message for display: its role, and its parts inside."""
+    if message.media:
+        inside = [
+            media_block(part.media) if isinstance(part, MediaPart) else Block("content", _text_of(part))
+            for part in message.parts
+        ]
+    elif message.role == "tool":
+        inside = [Block("result", message.content or "", message.name or "")]
+    else:
+        inside = blocks_of(Completion(parts=message.written or (TextPart(text=message.content or ""),)))
+    return Block("message", "", message.role, inside=tuple(inside))
+
+
+def call_block(name: str, arguments: str, error: str | None, inside: tuple[Block, ...] = ()) -> Block:
+    """Returns a call for display; `inside` is its result."""
+    wrong = (Block("notice", f"[{error}]", failed=True),) if error else ()
+    return Block("call", arguments, name, failed=bool(error), inside=(*wrong, *inside))
+
+
+def result_block(content: str, parts: Iterable[object], *, failed: bool, seconds: float | None) -> Block:
+    """Returns a tool's result for display, which belongs inside its call."""
+    pictures = tuple(media_block(part.media) for part in parts if isinstance(part, MediaPart))
+    return Block("result", content, failed=failed, seconds=seconds, inside=pictures)
+
+
 def blocks_of(completion: Completion) -> list[Block]:
     """Returns the parts of a turn for display, and a notice if it ended abnormally."""
     blocks: list[Block] = []
@@ -529,10 +586,9 @@ def blocks_of(completion: Completion) -> list[Block]:
             case TextPart(text=text):
                 blocks.append(Block("content", text))
             case ToolCall():
-                error = f"\n[{part.error}]" if part.error else ""
-                blocks.append(Block("call", part.arguments + error, part.name, failed=bool(error)))
+                blocks.append(call_block(part.name, part.arguments, part.error))
     if completion.finish_reason not in ("stop", "tool_calls"):
-        blocks.append(Block("notice", ending(completion.finish_reason), failed=True))
+        blocks.append(Block("notice", ending(completion.finish_reason, completion.usage), failed=True))
     if completion.parse_error:
         blocks.append(Block("notice", completion.parse_error, failed=True))
     return blocks

@@ -1,24 +1,35 @@
 """The agent loop: generates a turn, runs its calls, feeds their results back, until the model answers."""
 
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeAlias
 
 from engine.agent.execution import Job, answers, answers_async, save, save_async
 from engine.agent.limits import RunOptions
 from engine.agent.transcript import CallRecord, RunEnd, Transcript
-from engine.display import Block, ending, figures, page_html, page_markdown, short
+from engine.display import Block, Span, ending, figures, page_html, page_markdown, short, timeline_html
 from engine.errors import ContextOverflowError, EngineError, RequestError
 from engine.events import Event, ToolResult
 from engine.media import MediaKind
 from engine.offloop import off_loop
-from engine.parts import MediaPart
 from engine.streams import GeneratedStream
 from engine.tools import Toolbox, ToolContext, ToolOutcome, error_text
-from engine.types import Answer_co, Completion, Message, Tool, ToolCall, blocks_of, media_block
+from engine.types import (
+    Answer_co,
+    Completion,
+    Message,
+    Messages,
+    Tool,
+    ToolCall,
+    blocks_of,
+    message_block,
+    result_block,
+)
 
 _log = logging.getLogger("engine.agent")
 
@@ -81,25 +92,50 @@ class Run(Generic[Answer_co]):
     def __repr__(self) -> str:
         return f"Run(stopped={self.stopped!r}, {len(self.steps)} steps, content={short(self.completion.content)!r})"
 
+    @property
+    def question(self) -> Message | None:
+        """The user's last message; None if there is none."""
+        return next((message for message in reversed(self.messages) if message.role == "user"), None)
+
     def _repr_html_(self) -> str:
-        return page_html(self._blocks(), figures(step.completion.usage for step in self.steps))
+        return page_html(self._blocks(), self._figures(), timeline_html(list(self._spans())))
 
     def _repr_markdown_(self) -> str:
-        return page_markdown(self._blocks(), figures(step.completion.usage for step in self.steps))
+        return page_markdown(self._blocks(), self._figures())
+
+    def _figures(self) -> str:
+        return figures(step.completion.usage for step in self.steps)
 
     def _blocks(self) -> Iterator[Block]:
+        if self.question is not None:
+            yield message_block(self.question)
         for step in self.steps:
             results = {result.index: result for result in step.results}
-            calls = 0
+            calls = count()
             for block in blocks_of(step.completion):
-                yield block
-                if block.kind == "call":  # its result follows: of two calls of one tool it is seen which is whose
-                    if (result := results.get(calls)) is not None:
-                        yield Block("result", result.content, block.title, failed=result.error)
-                        yield from (media_block(part.media) for part in result.parts if isinstance(part, MediaPart))
-                    calls += 1
+                if block.kind == "call" and (result := results.get(next(calls))) is not None:
+                    inside = result_block(result.content, result.parts, failed=result.error, seconds=result.seconds)
+                    yield replace(block, inside=(*block.inside, inside))
+                else:
+                    yield block
         if self.stopped not in ("stop", self.completion.finish_reason):
             yield Block("notice", ending(self.stopped), failed=self.stopped not in ("pending", "stop_on"))
+
+    def _spans(self) -> Iterator[Span]:
+        """Yields what took how long, one turn after the other; of the calls of a turn, when they ran."""
+        now = 0.0
+        for number, step in enumerate(self.steps, 1):
+            if (usage := step.completion.usage) is not None:
+                waited = usage.time_to_first_token
+                first = now + (usage.prefill_seconds if waited is None else waited)
+                end = first + usage.decode_seconds
+                yield Span(f"turn {number}", f"{usage.completion_tokens:,} tokens", now, first, end)
+                now = end
+            calls = step.completion.tool_calls
+            ran = [(calls[result.index].name, result.ran) for result in step.results if result.ran is not None]
+            for name, (begin, end) in ran:
+                yield Span(short(name), "", now + begin, now + begin, now + end)
+            now += max((end for _, (_, end) in ran), default=0.0)
 
 
 class RunStream(GeneratedStream[Run[Answer_co]], Generic[Answer_co]):
@@ -186,6 +222,10 @@ class _Loop:
     live: dict[int, tuple[Job, ToolContext[Any]]] = field(default_factory=dict[int, tuple[Job, ToolContext[Any]]])
     unfinished: tuple[Message, ...] | None = None  # the history before a last turn that was cut short
     counted: bool = True  # whether every turn came with its usage
+    answering: float = 0.0  # when the last turn's calls began to be answered
+    ran: dict[int, tuple[float, float]] = field(
+        default_factory=dict[int, tuple[float, float]]
+    )  # of its calls, by index
 
     @property
     def step(self) -> int:
@@ -303,7 +343,7 @@ class _Loop:
 
     def _jobs(self, calls: Sequence[ToolCall], parts: Sequence[object], records: Sequence[CallRecord]) -> list[Job]:
         """Returns the calls of a turn that the loop answers; the others become pending."""
-        self.records = list(records)
+        self.records, self.answering, self.ran = list(records), time.monotonic(), {}
         places = [place for place, item in enumerate(parts) if isinstance(item, ToolCall)][-len(calls) :]
         jobs: list[Job] = []
         for record, place, call in zip(records, places, calls, strict=True):
@@ -336,7 +376,8 @@ class _Loop:
         )
         self.messages.append(message)
         shown = message.content_with(lambda media: f"[{media.about}]")
-        result = ToolResult(job.index, call.id, shown, outcome.error, job.part, self.step - 1, parts, call.name)
+        ran = self.ran.get(job.index)
+        result = ToolResult(job.index, call.id, shown, outcome.error, job.part, self.step - 1, parts, call.name, ran)
         self.results[-1].append(result)
         return result
 
@@ -365,6 +406,8 @@ class _Loop:
         self.records[job.index] = CallRecord(index=job.index, state="started")
 
     def done(self, job: Job, outcome: ToolOutcome) -> None:
+        if job.index in self.ran:
+            self.ran[job.index] = self.ran[job.index][0], time.monotonic() - self.answering
         self.records[job.index] = CallRecord(
             index=job.index,
             state="done",
@@ -374,6 +417,8 @@ class _Loop:
         )
 
     def begun(self, job: Job, context: ToolContext[Any]) -> None:
+        begin = time.monotonic() - self.answering
+        self.ran[job.index] = begin, begin
         self.live[id(job)] = job, context
 
     def returned(self, job: Job) -> None:
@@ -421,7 +466,7 @@ class _Loop:
         steps = tuple(Step(completion, tuple(results)) for completion, results in pairs)
         running = tuple(job.call for job, _ in tuple(self.live.values()))
         stopped = self.stopped or "cancelled"
-        return Run(tuple(self.messages), steps, stopped, tuple(self.pending), self.transcript(), running)
+        return Run(Messages(self.messages), steps, stopped, tuple(self.pending), self.transcript(), running)
 
 
 def _work(call: ToolCall, tools: Sequence[Tool]) -> Tool | ToolOutcome:

@@ -21,9 +21,8 @@ from engine.events import (
     ToolCallStart,
     ToolResult,
 )
-from engine.parts import MediaPart
 from engine.screens import cell_display
-from engine.types import Usage, media_block
+from engine.types import Message, Usage, call_block, message_block, result_block
 
 UPDATE_SECONDS = 0.1
 _DRAWING_SHARE = 5  # a long page takes a while to draw: four fifths of the time belong to the stream
@@ -41,20 +40,27 @@ class Streaming(Protocol):
 
 @dataclass(slots=True)
 class _Growing:
-    """A part of the page; `pieces` are its text so far, `result` the result of a call, `media` the pictures in it."""
+    """A part of the page; `pieces` are its text so far, `error` what is wrong with a call, `result` its result."""
 
     kind: BlockKind
     title: str = ""
-    failed: bool = False
+    error: str | None = None
     pieces: list[str] = field(default_factory=list[str])
-    media: list[Block] = field(default_factory=list[Block])
-    result: "_Growing | None" = None
+    result: Block | None = None
+
+    def block(self, *, last: bool) -> Block:
+        """Returns the part as it is now; the page's last one may still be written."""
+        text = "".join(self.pieces)
+        if self.kind == "call":
+            return call_block(self.title, text, self.error, (self.result,) if self.result else ())
+        return Block(self.kind, text, failed=self.kind == "notice", open=last)
 
 
 class Page:
-    """Events, taken one by one, as the blocks of a page."""
+    """Events, taken one by one, as the blocks of a page. `question` stands above them."""
 
-    def __init__(self) -> None:
+    def __init__(self, question: Message | None = None) -> None:
+        self._question = question
         self._parts: dict[tuple[str, int, int], _Growing] = {}
         self._calls: dict[tuple[int, int], _Growing] = {}
         self._usages: list[Usage] = []
@@ -74,39 +80,30 @@ class Page:
                 self._calls[step, index].pieces.append(text)
             case ToolCallEnd(index, arguments, error, _, step):
                 call = self._calls[step, index]
-                call.pieces, call.failed = [arguments, f"\n[{error}]" if error else ""], error is not None
+                call.pieces, call.error = [arguments], error
             case ToolResult(index, _, content, error, _, step, parts):
-                result = self._part("result", index, step)
-                call = self._calls[step, index]
-                call.result, result.title, result.failed, result.pieces = result, call.title, error, [content]
-                result.media = [media_block(part.media) for part in parts if isinstance(part, MediaPart)]
+                result = result_block(content, parts, failed=error, seconds=event.seconds)
+                self._calls[step, index].result, self._last = result, None
             case Finished(reason, usage, step):
                 self._usages += [usage] if usage else []
                 if reason not in ("stop", "tool_calls"):
-                    self.note(ending(reason), step)
+                    self.note(ending(reason, usage), step)
                 self._last = None
 
     def note(self, text: str, step: int = 0) -> None:
         """Append a line of our own, which tells of an error or an end."""
         notice = self._part("notice", len(self._parts), step)
-        notice.failed, notice.pieces = True, [text]
+        notice.pieces = [text]
 
     def blocks(self) -> list[Block]:
-        """The page so far, in the order in which its parts began; a call's result follows the call."""
-        parts: list[_Growing] = []
-        for part in self._parts.values():
-            if part.kind != "result":
-                parts += [part, part.result] if part.result else [part]
-        blocks: list[Block] = []
-        for part in parts:
-            text = "".join(part.pieces)
-            blocks.append(Block(part.kind, text, part.title, failed=part.failed, open=part is self._last))
-            blocks += part.media
-        return blocks
+        """What was read so far, in the order in which its parts began; a call has its result inside."""
+        return [part.block(last=part is self._last) for part in self._parts.values()]
 
     def data(self) -> dict[str, str]:
         """The page as a display's MIME bundle."""
         blocks, footer = self.blocks(), figures(self._usages) if self._usages else ""
+        if self._question is not None:
+            blocks.insert(0, message_block(self._question))
         return {"text/html": page_html(blocks, footer), "text/plain": page_text(blocks, footer)}
 
     def _part(self, kind: BlockKind, part: int, step: int) -> _Growing:
@@ -132,9 +129,9 @@ def show(stream: Streaming) -> None:
 
 def draw(stream: Streaming, display: Callable[..., Any], clock: Callable[[], float] = time.monotonic) -> None:
     """`show` by IPython's `display`: one handle, updated at most ten times a second, and once at the end."""
-    page = Page()
+    page = Page(getattr(getattr(stream, "run", None), "question", None))
     handle = display(page.data(), raw=True, display_id=True)
-    due = clock()
+    due, over = clock(), False
     try:
         for event in stream:
             page.take(event)
@@ -142,6 +139,7 @@ def draw(stream: Streaming, display: Callable[..., Any], clock: Callable[[], flo
             if began >= due:
                 handle.update(page.data(), raw=True)
                 due = clock() + max(UPDATE_SECONDS, (_DRAWING_SHARE - 1) * (clock() - began))
+        over = True
     except KeyboardInterrupt as stopped:
         stream.cancel()
         # What IPython shows in place of a traceback through this package: the note says what there is to know.
@@ -151,14 +149,13 @@ def draw(stream: Streaming, display: Callable[..., Any], clock: Callable[[], flo
     except EngineError as error:
         page.note(f"{type(error).__name__}: {error}")
     finally:
-        handle.update(_whole(stream, page), raw=True)
+        handle.update(_whole(stream, page) if over else page.data(), raw=True)
 
 
 def _whole(stream: Streaming, page: Page) -> dict[str, str]:
-    """The last state: what this reading showed; of a stream that was read before, what it came to."""
-    if page.blocks():
-        return page.data()
+    """The last state of a stream that is over: the page of what it came to."""
     whole = getattr(stream, "run", None) or getattr(stream, "completion", None)
     if whole is None:
         return page.data()
-    return {"text/html": whole._repr_html_(), "text/plain": repr(whole)}
+    plain = page.data()["text/plain"] if page.blocks() else repr(whole)
+    return {"text/html": whole._repr_html_(), "text/plain": plain}

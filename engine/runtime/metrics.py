@@ -1,8 +1,9 @@
 """What an engine has done so far, in numbers: sums over its finished requests, and their Prometheus text."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
+from engine.display import record_html
 from engine.types import FinishReason, Usage
 
 _COUNTERS = (
@@ -42,6 +43,11 @@ class Metrics:
     first_tokens: int = 0
     checkpoints: int = 0
     checkpoint_bytes: int = 0
+
+    def _repr_html_(self) -> str:
+        ends = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.finished.items()))
+        others = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name != "finished")
+        return record_html([("finished", ends), *others])
 
     def prometheus(self, prefix: str = "llama_engine") -> str:
         """Returns the metrics in the Prometheus text format, version 0.0.4; every name begins with `prefix`."""

@@ -62,7 +62,11 @@ class Replies:
         *closing, last = closing
         assert isinstance(last, Finished), "a parser's last event is Finished"
         events, logprobs = state.take()
-        events = (*events, *closing, replace(last, usage=state.usage(now)))
+        usage, most = state.usage(now), state.request.sampling.max_tokens
+        if last.reason == "length":
+            limit = "max_tokens" if most is not None and usage.completion_tokens >= most else "context"
+            usage = usage.model_copy(update={"limit": limit})
+        events = (*events, *closing, replace(last, usage=usage))
         self._replies.append(
             Reply(
                 state.request.id,

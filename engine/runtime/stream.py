@@ -18,7 +18,7 @@ from engine.runtime.logprobs import TokenLogprobs, described
 from engine.runtime.loop import contained
 from engine.runtime.request import Reply, TurnRequest
 from engine.streams import TwoWayStream
-from engine.types import Answer_co, Completion, TokenLogprob
+from engine.types import Answer_co, Completion, Logprobs, TokenLogprob
 
 
 def _nothing() -> None: ...
@@ -189,7 +189,7 @@ class Stream(TwoWayStream[Completion[Answer_co]], Generic[Answer_co]):
     def logprobs(self) -> tuple[TokenLogprob, ...]:
         """The log-probabilities of the tokens that were read so far, the end token's included, if
         `SamplingParams.logprobs` asked for them. Tokens that the engine forced have none."""
-        return tuple(map(described, self._logprobs))
+        return Logprobs(map(described, self._logprobs))
 
     def logprobs_from(self, start: int) -> tuple[TokenLogprob, ...]:
         """Returns `logprobs` from this index on, for readers that take them as they come."""

@@ -7,12 +7,18 @@ They are committed with their outputs, so that GitHub shows them: texts, tables 
 import gc
 import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from projector_files import KINDS, write_projector
+
+from engine import _data
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
@@ -24,11 +30,14 @@ def read(path: Path) -> Any:
     return pytest.importorskip("nbformat").read(path, 4)
 
 
-def kernel() -> Any:
-    """A kernel of this Python that imports this checkout."""
+def kernel(folder: Path) -> Any:
+    """A kernel of this Python that imports this checkout and works in a folder, where it finds the built-in model as
+    `model.gguf` and a projector of random numbers for it as `mmproj.gguf`."""
+    (folder / "model.gguf").symlink_to(_data.builtin_model())
+    _ = write_projector(folder / "mmproj.gguf", KINDS["llava"])
     made = pytest.importorskip("jupyter_client.manager").KernelManager()
     made.kernel_spec.argv[0] = sys.executable
-    made.start_kernel(env={**os.environ, "PYTHONPATH": str(ROOT)})
+    made.start_kernel(cwd=str(folder), env={**os.environ, "PYTHONPATH": str(ROOT)})
     return made
 
 
@@ -49,8 +58,8 @@ def executed(notebook: Any, manager: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def manager() -> Iterator[Any]:
-    made = kernel()
+def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    made = kernel(tmp_path_factory.mktemp("kernel"))
     yield made
     made.shutdown_kernel(now=True)
 
@@ -114,11 +123,24 @@ def shows_first_steps(shown: Shown) -> None:
     assert len(text(shown[5]).splitlines()) == 6
 
 
+def shows_pictures(shown: Shown) -> None:
+    image, message, live, run, history = (shown[place][0]["data"] for place in (1, 2, 3, 4, 5))
+    assert image["text/html"].startswith('<img src="data:image/png;base64,')
+    before, _, after = message["text/html"].partition('<img src="data:image/png;base64,')
+    assert "What is in this picture?" in before
+    assert "Answer in one word." in after
+    assert live["text/plain"].startswith("reasoning: ")
+    for page in (run, history):
+        assert page["text/html"].count("<img src=") == 1
+        assert "image 160x96" in page["text/html"]
+
+
 CHECKS: dict[str, Callable[[Shown], None]] = {
     "agent": shows_an_agent,
     "batch": shows_a_batch,
     "documents": shows_rows,
     "first_steps": shows_first_steps,
+    "pictures": shows_pictures,
     "reasoning": shows_both,
     "speed": shows_a_plot,
 }
@@ -146,7 +168,8 @@ def test_the_committed_outputs_are_small_and_those_of_the_cells(path: Path) -> N
 
 
 if __name__ == "__main__":
-    shared = kernel()
-    for each in NOTEBOOKS:
-        pytest.importorskip("nbformat").write(executed(read(each), shared), each)
-    shared.shutdown_kernel(now=True)
+    with tempfile.TemporaryDirectory() as place:
+        shared = kernel(Path(place))
+        for each in NOTEBOOKS:
+            pytest.importorskip("nbformat").write(executed(read(each), shared), each)
+        shared.shutdown_kernel(now=True)

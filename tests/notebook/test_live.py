@@ -10,7 +10,18 @@ import pytest
 from scripts import scripted
 
 import engine.notebook
-from engine import ContentDelta, Engine, EngineError, Event, Finished, ReasoningDelta, RequestError
+from engine import (
+    ContentDelta,
+    Engine,
+    EngineError,
+    Event,
+    Finished,
+    ReasoningDelta,
+    RequestError,
+    ToolCallEnd,
+    ToolCallStart,
+    ToolResult,
+)
 from engine.notebook.live import Page, draw
 
 CALL = '<think>\nI add.\n</think>\n\n<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
@@ -77,14 +88,28 @@ def test_a_run_is_drawn_in_one_display_with_cards() -> None:
         draw(stream, display)
         assert display.made == 1
         assert "<b>call</b> <code>add</code>" in display.html
-        assert "<b>result</b> <code>add</code>" in display.html
-        assert display.html.count("<details>") == 2
+        assert "<b>result</b> <span" in display.html, "with its time"
+        assert display.html.count("<details>") == 3
+        assert display.html.index("What is 1 + 2?") < display.html.index("<b>call</b>"), "the question stands above"
         assert "It is <strong>3</strong>. &lt;script&gt;" in display.html
         assert "in 2 turns" in display.html
         assert display.html == stream.run._repr_html_(), "the page at the end is the record's own"
         again = Display()
         draw(stream, again)
         assert again.html == display.html, "shown again, it is still there"
+
+
+def test_a_result_joins_its_call_while_the_run_goes_on() -> None:
+    page = Page()
+    for index, name in enumerate(("first", "second")):
+        page.take(ToolCallStart(index, str(index), name, part=index))
+        page.take(ToolCallEnd(index, "{}", part=index))
+    page.take(ToolResult(0, "0", "seen", ran=(0.0, 0.5)))
+    html = page.data()["text/html"]
+    assert html.index("first") < html.index("0.50 s") < html.index("seen") < html.index("second")
+    page.take(ToolResult(1, "1", "missed", error=True))
+    html = page.data()["text/html"]
+    assert html.index("second") < html.index("missed")
 
 
 def test_reasoning_shows_its_last_lines_while_it_is_written_and_is_folded_then() -> None:

@@ -31,9 +31,9 @@ LATE = (
     "asyncio",
 )
 MAX_ROOM_LINES = {
-    "agent/": 1_230,
+    "agent/": 1_265,
     "batch/": 2_560,
-    "cli/": 3_170,
+    "cli/": 3_190,
     "constraint/": 1_650,
     "diagnose/": 2_040,
     "families/": 1_660,
@@ -49,7 +49,7 @@ MAX_ROOM_LINES = {
     "runtime/": 5_940,
     "template/": 5_090,
     "tools/": 1_500,
-    "modules outside rooms": 7_440,
+    "modules outside rooms": 7_800,
 }
 """What each room may have. A room that is cut gets less; one that needs more says why in docs/ARCHITECTURE.md."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}
