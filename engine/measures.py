@@ -79,8 +79,9 @@ class Measures:
         """Returns which of these labels the model would answer, with their probabilities among one another; nothing is
         generated, and there is no reasoning. Ask for one of the labels in the messages; of two of which one begins the
         other, the shorter wins. Raises what `score` and `stream` raise."""
-        place = self._turns.answer_place(messages, tools, options)
-        return classification(labels, self.scorer.scores(self.scorer.labels(place, labels), options.get("adapters")))
+        tokens, media = self._turns.answer_place(messages, tools, options)
+        pairs = self.scorer.labels(tokens, labels)
+        return classification(labels, self.scorer.scores(pairs, options.get("adapters"), media))
 
     async def aclassify(
         self,

@@ -22,7 +22,7 @@ from engine.parsing.reader import Piece
 from engine.runtime.adapters import Scales
 from engine.runtime.backend import ContextInfo, FimTokens, Row, Sampler
 from engine.runtime.logprobs import Logprob, TokenLogprobs
-from engine.runtime.media import Projector, Unit
+from engine.runtime.media import Projector, Rows, Unit, row_tokens
 from engine.runtime.prefix import common_prefix
 from engine.runtime.state_file import Origin
 from engine.runtime.vectors import VectorInfo
@@ -296,13 +296,15 @@ class ScriptedBackend:
             raise EngineError(f"the adapter {digest} is in force. Put others in force first.")
         self.adapters.remove(digest)
 
-    def decode_media(self, unit: Unit, sequence: int, position: int) -> None:
+    def decode_media(self, unit: Unit, sequence: int, position: int, rows: "Rows | None" = None) -> None:
         """Evaluate a unit; its key joins `media`. Its rows take as many positions."""
+        if rows is None and self.projector is not None:
+            self.projector.encode(unit)
         self.media.append(unit.key)
         if position != len(self._cells[sequence]):
             raise DecodeError(f"sequence {sequence} does not continue at position {position}. Trim it first.")
-        for _ in range(unit.rows):
-            self._append(sequence, ord("?"))
+        for token in row_tokens(unit):
+            self._append(sequence, token)
         self.evaluated += unit.rows
 
     def _append(self, sequence: int, token: int) -> None:
@@ -401,7 +403,8 @@ class ScriptedBackend:
 
     def _next_reply(self, at: Row) -> list[int]:
         if self._function is not None:
-            text = self._function(self.vocab.text(self.tokens(at.sequence)[: at.position + 1]))
+            held = self.tokens(at.sequence)[: at.position + 1]
+            text = self._function(self.vocab.text([token if token >= 0 else ord("?") for token in held]))
         elif self._given < len(self._replies):
             text = self._replies[self._given]
         else:

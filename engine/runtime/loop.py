@@ -17,9 +17,10 @@ from engine.runtime.adapters import DropAdapter, LoadAdapter
 from engine.runtime.backend import Backend, Row
 from engine.runtime.config import LoopOptions
 from engine.runtime.drafter import drafter_for
+from engine.runtime.encoder import Encoder
 from engine.runtime.generation import Generation, TokenTable
 from engine.runtime.loaded_adapters import LoadedAdapters
-from engine.runtime.media import whole
+from engine.runtime.media import has_media, whole
 from engine.runtime.pins import Pins
 from engine.runtime.prefix import Blocked, PrefixCache, common_prefix
 from engine.runtime.replies import Replies
@@ -40,7 +41,8 @@ _RESERVE = 512
 
 class Loop:
     """Takes requests and produces replies, over one backend. `draft`: the context of a smaller model, or of the model's
-    own head, which guesses for it. `clock`: seconds, monotonic."""
+    own head, which guesses for it. `clock`: seconds, monotonic. `encoded`: called in another thread when a picture was
+    encoded, for which a step may have waited."""
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class Loop:
         *,
         draft: Backend | None = None,
         clock: Callable[[], float] = perf_counter,
+        encoded: Callable[[], object] = bool,
     ) -> None:
         options = options or LoopOptions()
         self._backend = backend
@@ -66,7 +69,10 @@ class Loop:
         self._states: dict[int, SequenceState] = {}
         self._deadlines: dict[int, float] = {}
         self._vectors = VectorQueue()
+        projector = backend.projector
+        self._encoder = None if projector is None else Encoder(projector.encode, encoded)
         self._scoring = 0  # requests whose tokens are scored
+        self._seeing = 0  # requests with media
         self._replies = Replies()
         self.drain = self._replies.drain
         self._decoding: Sequence[Chunk] = []
@@ -78,8 +84,15 @@ class Loop:
 
     @property
     def busy(self) -> bool:
-        """Whether a step has anything to do."""
-        return bool(self._states or self._vectors.jobs)
+        """Whether a step has anything to do: not while all that runs waits for a picture to be encoded."""
+        if not self._states or self._vectors.jobs or self._encoder is None or self._encoder.is_done:
+            return bool(self._states or self._vectors.jobs)
+        return self._admit_again or not self._scheduler.waits
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds until the next deadline of a request; None without one."""
+        return max(0.0, min(self._deadlines.values()) - self._clock()) if self._deadlines else None
 
     def submit(self, request: TurnRequest) -> None:
         """Accept a request. If making its parser or its options fails, the request ends with that error."""
@@ -99,6 +112,7 @@ class Loop:
         state = SequenceState(request, generation, [*request.tokens, *opening.forced], now)
         self._states[request.id] = state
         self._scoring += bool(request.scored)
+        self._seeing += bool(request.media)
         self._replies.emit(state, opening.events)
         if request.deadline is not None:
             self._deadlines[request.id] = now + request.deadline
@@ -175,6 +189,11 @@ class Loop:
         for id_ in self._vectors.clear():
             self._replies.refuse(id_, EngineError("The engine was closed before the vectors were made."))
 
+    def close(self) -> None:
+        """Wait for the picture that is being encoded. The backend may then be closed."""
+        if self._encoder is not None:
+            self._encoder.close()
+
     def keep_states(self) -> None:
         """Keep the states of all sequences in the caller's store, if there is one, because the context is closed."""
         if self._store is not None:
@@ -213,6 +232,8 @@ class Loop:
             self._expire()
         if self._admit_again:
             self._admit()
+        if self._seeing:
+            self._see()
         if self._drafts is not None or self._scoring:
             self._guess()
         while batches := self._scheduler.plan(self._adapters.in_force):
@@ -229,6 +250,19 @@ class Loop:
             else:
                 self._give_way()
         return batches
+
+    def _see(self) -> None:
+        """Hand out the rows of pictures and sounds that are encoded, and let the next one be, in the order of urgency;
+        also of prompts whose text before it is not evaluated yet."""
+        assert self._encoder is not None, "media are read with a projector"
+        seeing = [(state, unit) for state in self._scheduler.running if (unit := state.next_unit) is not None]
+        results = self._encoder.encoded([unit for _, unit in seeing])
+        for state, unit in seeing:
+            result = results.get(unit.key)
+            if isinstance(result, BaseException):
+                self._finish(state, "error", contained(result))
+            else:
+                state.rows = result
 
     def _decode(self, chunks: Sequence[Chunk]) -> bool:
         """Evaluate these chunks in one batch. Returns False if that failed, after handling the failure."""
@@ -256,7 +290,8 @@ class Loop:
         first = chunks[0]
         self._adapters.use(first.scales)
         if first.unit is not None:
-            self._backend.decode_media(first.unit, first.state.sequence, first.state.position(first.start))
+            state = first.state
+            self._backend.decode_media(first.unit, state.sequence, state.position(first.start), state.rows)
             return
         rows: list[Row] = []
         for chunk in chunks:
@@ -423,6 +458,11 @@ class Loop:
             if state.request.state and self._load(state):
                 self._finish(state, "stop")
                 return
+            if has_media(state.tokens) and not state.request.media:
+                raise RequestError(
+                    "There is no room for this state with pictures or sounds, which are not there to be read again; "
+                    "release a prefix, or load with a larger kv_tokens=."
+                )
             if state.request.scored:
                 return
             text = [token for token in state.tokens if token >= 0] if state.request.media else state.tokens
@@ -471,6 +511,7 @@ class Loop:
             state.sampler.close()
         del self._states[id_]
         self._scoring -= bool(state.request.scored)
+        self._seeing -= bool(state.request.media)
         self._deadlines.pop(id_, None)
         self._settle_adapters()
         self._admit_again = True

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from engine.errors import DecodeError
 from engine.runtime.adapters import BASE, Adapters
 from engine.runtime.backend import Backend
-from engine.runtime.media import has_media, position, whole
+from engine.runtime.media import position, whole
 from engine.runtime.state_store import Shelf, Stored
 
 _log = logging.getLogger("engine.runner")
@@ -270,11 +270,11 @@ class PrefixCache:
         if not self.make_room(len(tokens)):
             return False
         self._memory.restore(sequence, state)
-        held = self._memory.positions(sequence)
-        if held != len(tokens):
+        held, wanted = self._memory.positions(sequence), self._positions(tokens, len(tokens))
+        if held != wanted:
             self._memory.trim(sequence, 0)
             raise DecodeError(
-                f"The saved state holds {held:,} positions, but its file lists {len(tokens):,} tokens: they do not "
+                f"The saved state holds {held:,} positions, but its file lists tokens of {wanted:,}: they do not "
                 "belong together. Save the prefix again.",
                 "invalid",
             )
@@ -396,7 +396,7 @@ class PrefixCache:
         slot = self._slots[sequence]
         tokens = slot.tokens
         lost = len(tokens) - left
-        if self._shelf is None or not slot.continued or lost < self._worth or has_media(tokens):
+        if self._shelf is None or not slot.continued or lost < self._worth:
             return
         if lost <= left and not self._claimed(tokens, left):
             return

@@ -113,9 +113,15 @@ class Scheduler:
     def guessing(self) -> tuple[list[SequenceState], int]:
         """The requests for whose next tokens guesses are useful, and how many guesses the next step has room for."""
         due = [state for state in self._running if state.pending == 1 and not state.request.pin]
-        if len(due) < len(self._running) and all(state.request.offline for state in due):
+        beside_prompts = len(due) < sum(not state.waits for state in self._running)
+        if beside_prompts and all(state.request.offline for state in due):
             return [], 0  # they wait for the prompts of others in most steps
-        return due, self._draft_room(len(due), beside_prompts=len(due) < len(self._running))
+        return due, self._draft_room(len(due), beside_prompts=beside_prompts)
+
+    @property
+    def waits(self) -> bool:
+        """Whether all that runs waits for a picture or a sound to be encoded."""
+        return bool(self._running) and all(state.waits for state in self._running)
 
     def add(self, state: SequenceState) -> None:
         """Add a new request to the queue, behind those of its priority."""
@@ -145,7 +151,7 @@ class Scheduler:
         return self._running[-1] if len(self._running) > 1 else None
 
     def plan(self, in_force: Scales = ()) -> list[list[Chunk]]:
-        """Returns the next step's batches, to be evaluated one after the other; empty when nothing runs. A batch is
+        """Returns the next step's batches, to be evaluated one after the other; empty when nothing can. A batch is
         computed with one set of adapters; first come those with the set `in_force`, which costs no change.
 
         Requests with one token left to evaluate come first (in turns, if there are more than rows), then prompts in
@@ -158,7 +164,8 @@ class Scheduler:
         decoding: list[SequenceState] = []
         prompts: list[SequenceState] = []
         for state in self._running:
-            (decoding if len(state.tokens) - state.evaluated == 1 else prompts).append(state)
+            if not state.waits:
+                (decoding if len(state.tokens) - state.evaluated == 1 else prompts).append(state)
         if decoding and prompts and self._may_wait(decoding, prompts[0].request.priority):
             decoding = []
         decodes = self._decodes(decoding, beside_prompts=bool(prompts)) if decoding else []

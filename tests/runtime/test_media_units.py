@@ -1,6 +1,6 @@
 """Pictures among a sequence's tokens: evaluated whole, reused whole, never mistaken for one another."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from engine import Audio, ChatTemplate, Engine, ForgedPromptError, Image, Piece,
 from engine.errors import DecodeError
 from engine.media import Media, MediaKind
 from engine.runtime.config import LoopOptions
-from engine.runtime.media import Part, RowTokens, Unit, has_media, position, whole
+from engine.runtime.media import Part, Unit, are_whole, has_media, position, row_tokens, whole
 from engine.testing import ByteVocab, ScriptedBackend
 from engine.types import Completion
 
@@ -31,6 +31,8 @@ class Projector:
         self.rows = rows
         self.is_causal = is_causal
         self.reads = 0
+        self.encoded: list[bytes] = []
+        self.on_encode: Callable[[Unit], object] = lambda _: None
 
     def read(self, media: Media) -> Sequence[Part]:
         if not isinstance(media, Image):
@@ -39,7 +41,10 @@ class Projector:
         return (ord("<"),), Unit(media.digest, self.rows, self.rows, self.is_causal), (ord(">"),)
 
     def encode(self, unit: Unit) -> Any:
-        raise AssertionError("the scripted backend has no rows")
+        """Returns rows that the scripted backend does not look at."""
+        self.encoded.append(unit.key)
+        self.on_encode(unit)
+        return np.zeros((unit.rows, 1), np.float32)
 
 
 def picture(shade: int) -> Image:
@@ -61,10 +66,9 @@ def read(completion: Completion) -> int:
 
 
 def test_numbers_of_rows() -> None:
-    rows = RowTokens()
-    one, two = Unit(b"a", 7, 3, True), Unit(b"b", 4, 4, True)
-    first, second = list(rows.of(one)), list(rows.of(two))
-    assert list(rows.of(Unit(b"a", 7, 3, True))) == first
+    one, two = Unit(bytes(31) + b"a", 7, 3, True), Unit(bytes(32), 4, 4, True)
+    first, second = list(row_tokens(one)), list(row_tokens(two))
+    assert list(row_tokens(Unit(bytes(31) + b"a", 7, 3, True))) == first
     assert len({*first, *second}) == 11
     assert max(*first, *second) < 0
     tokens = [5, *first, 6, *second, 7]
@@ -114,10 +118,10 @@ def test_a_failed_encode_ends_the_request_alone(monkeypatch: pytest.MonkeyPatch)
     llm, backend = opened()
     decode = backend.decode_media
 
-    def fail(unit: Unit, sequence: int, position: int) -> None:
+    def fail(unit: Unit, sequence: int, position: int, rows: Any) -> None:
         if unit.key == picture(9).digest:
             raise DecodeError("no rows", "failed")
-        decode(unit, sequence, position)
+        decode(unit, sequence, position, rows)
 
     monkeypatch.setattr(backend, "decode_media", fail)
     with llm:

@@ -1,0 +1,68 @@
+"""Encodes pictures and sounds beside the thread of the loop, so that what needs none goes on."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from queue import SimpleQueue
+
+from engine.errors import EngineError
+from engine.runtime.media import Rows, Unit
+
+
+class Encoder:
+    """Encodes one unit at a time, each in a thread of its own. Only the loop's thread calls it; `done` is called in the
+    other one when a unit is done.
+
+    A thread ends with its unit, because libgomp keeps the workers of a thread as long as it lives, and they would slow
+    down every decode (`made_in_thread` says how much).
+    """
+
+    def __init__(self, encode: Callable[[Unit], Rows], done: Callable[[], object]) -> None:
+        self._encode = encode
+        self._done = done
+        self._thread: threading.Thread | None = None
+        self._finished: SimpleQueue[tuple[bytes, Rows | BaseException]] = SimpleQueue()
+        self._results: dict[bytes, Rows | BaseException] = {}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether a unit was encoded since `encoded` was called."""
+        return not self._finished.empty()
+
+    def encoded(self, units: Sequence[Unit]) -> "Mapping[bytes, Rows | BaseException]":
+        """Returns the rows of those units that are encoded, by key, or why they could not be, and encodes the next of
+        the others. What was encoded and is not among the units is forgotten."""
+        if self.is_done:
+            self._join()
+            key, result = self._finished.get()
+            self._results[key] = result
+        self._results = {unit.key: self._results[unit.key] for unit in units if unit.key in self._results}
+        left = (unit for unit in units if unit.key not in self._results)
+        if self._thread is None and (unit := next(left, None)) is not None:
+            self._begin(unit)
+        return self._results
+
+    def _begin(self, unit: Unit) -> None:
+        self._thread = threading.Thread(target=self._run, args=(unit,), name="llama-engine-encode", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the interpreter ends, or the system has no thread left
+            self._thread = None
+            self._results[unit.key] = EngineError(f"A picture or sound could not be encoded ({error}); try again.")
+
+    def _run(self, unit: Unit) -> None:
+        try:
+            result: Rows | BaseException = self._encode(unit)
+        except BaseException as error:  # noqa: BLE001 - the requests that wait for the unit end with it
+            result = error
+        self._finished.put((unit.key, result))
+        self._done()
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def close(self) -> None:
+        """Wait for the unit that is being encoded, which cannot be stopped."""
+        self._join()
+        self._results.clear()
