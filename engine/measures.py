@@ -9,6 +9,7 @@ from engine.options import EmbedOptions, RerankOptions, ScoreOptions, TurnOption
 from engine.runtime.pending import PendingVectors
 from engine.runtime.service import Service
 from engine.scoring import Classification, Score, Scorer, TextOrTokens, classification
+from engine.template.prompt import Prompt
 from engine.tools import ToolLike
 from engine.turns import Turns
 from engine.types import MessagesLike
@@ -52,19 +53,20 @@ class Measures:
         return ranking(await pending, options)
 
     def score(
-        self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], **options: Unpack[ScoreOptions]
+        self, prompt: TextOrTokens | Prompt, continuations: Sequence[TextOrTokens], **options: Unpack[ScoreOptions]
     ) -> list[Score]:
         """Returns how likely each continuation is after a prompt, in order; texts or tokens. The prompt is read once,
         `n_sequences` continuations at a time. With `special`, control-token text in the prompt becomes control tokens,
-        as in a prompt that was rendered; else a text stays a text. The model's BOS token is put before a text. Raises
+        as in a prompt that was rendered; else a text stays a text. The model's BOS token is put before a text. A prompt
+        that `Engine.render` returned may have pictures and sounds in it. Raises
         RequestError for what is not text or tokens, or if nothing stands before the first token that is scored,
         ContextOverflowError for more tokens than a conversation holds, EngineError if the engine is closed."""
         given = checked(options, ScoreOptions)
         pairs = self.scorer.pairs(prompt, continuations, special=given.get("special", False))
-        return self.scorer.scores(pairs, given.get("adapters"))
+        return self.scorer.scores(pairs, given.get("adapters"), self.scorer.media(prompt))
 
     async def ascore(
-        self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], **options: Unpack[ScoreOptions]
+        self, prompt: TextOrTokens | Prompt, continuations: Sequence[TextOrTokens], **options: Unpack[ScoreOptions]
     ) -> list[Score]:
         """`score` for an event loop."""
         return await off_loop(lambda: self.score(prompt, continuations, **options), bool)

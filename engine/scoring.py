@@ -17,6 +17,7 @@ from engine.runtime.media import Placed
 from engine.runtime.raw import raw_prompt, tokens_of
 from engine.runtime.service import Service
 from engine.runtime.stream import Stream
+from engine.template.prompt import Prompt
 from engine.types import TokenLogprob
 
 TextOrTokens: TypeAlias = str | Sequence[int]
@@ -69,9 +70,12 @@ class Scorer:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def pairs(self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], *, special: bool) -> list[Pair]:
+    def pairs(
+        self, prompt: TextOrTokens | Prompt, continuations: Sequence[TextOrTokens], *, special: bool
+    ) -> list[Pair]:
         """Returns the tokens before and of each continuation. Two texts are tokenised together: where a token spans
-        both, it belongs to the continuation. Raises RequestError for what is not text or tokens."""
+        both, it belongs to the continuation; a rendered prompt stays as it is. Raises RequestError for what is not text
+        or tokens."""
         check_value(ScoreOptions, "special", special)
         if (
             not isinstance(cast("object", continuations), Sequence)
@@ -79,7 +83,14 @@ class Scorer:
             or not continuations
         ):
             raise RequestError("score() takes a list of continuations, one at least.")
+        if isinstance(prompt, Prompt):
+            before = self._service.tokens(prompt)
+            return [(before, self._tokens(each)) for each in continuations]
         return [self._pair(prompt, each, special=special) for each in continuations]
+
+    def media(self, prompt: TextOrTokens | Prompt) -> tuple[Placed, ...]:
+        """Returns the pictures and sounds among the tokens of a rendered prompt."""
+        return self._service.tokenized(prompt).media if isinstance(prompt, Prompt) else ()
 
     def _pair(self, prompt: TextOrTokens, continuation: TextOrTokens, *, special: bool) -> Pair:
         vocab = self._service.vocab

@@ -296,16 +296,20 @@ class ScriptedBackend:
             raise EngineError(f"the adapter {digest} is in force. Put others in force first.")
         self.adapters.remove(digest)
 
-    def decode_media(self, unit: Unit, sequence: int, position: int, rows: "Rows | None" = None) -> None:
-        """Evaluate a unit; its key joins `media`. Its rows take as many positions."""
+    def decode_media(
+        self, unit: Unit, sequence: int, position: int, rows: "Rows | None" = None, part: slice = slice(None)
+    ) -> None:
+        """Evaluate rows of a unit, which take as many positions. After the last one its key joins `media`."""
         if rows is None and self.projector is not None:
             self.projector.encode(unit)
-        self.media.append(unit.key)
-        if position != len(self._cells[sequence]):
-            raise DecodeError(f"sequence {sequence} does not continue at position {position}. Trim it first.")
-        for token in row_tokens(unit):
+        start, stop, _ = part.indices(unit.rows)
+        if position + start != len(self._cells[sequence]):
+            raise DecodeError(f"sequence {sequence} does not continue at position {position + start}. Trim it first.")
+        for token in row_tokens(unit)[start:stop]:
             self._append(sequence, token)
-        self.evaluated += unit.rows
+        self.evaluated += stop - start
+        if stop == unit.rows:
+            self.media.append(unit.key)
 
     def _append(self, sequence: int, token: int) -> None:
         cells = self._cells[sequence]
@@ -461,7 +465,8 @@ class ScriptedBackend:
 
     @property
     def origin(self) -> Origin:
-        return Origin("scripted", "testing", "none", "none", "off", "", swa_full=True, buffers=1)
+        projector = "" if self.projector is None else "scripted"
+        return Origin("scripted", "testing", "none", "none", "off", "", True, 1, projector=projector)
 
     def copy(self, source: int, target: int, positions: int) -> None:
         if self._cells[target]:

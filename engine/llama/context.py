@@ -261,9 +261,11 @@ class LlamaBackend:
             self._lib.llama_synchronize(context)
         self._copying = False
 
-    def decode_media(self, unit: Unit, sequence: int, position: int, rows: "Rows | None" = None) -> None:
-        """Evaluate all rows of a unit from this position on, after encoding it if `rows` are not given. Raises
-        DecodeError; the sequence then holds nothing of it, if its memory can be cut."""
+    def decode_media(
+        self, unit: Unit, sequence: int, position: int, rows: "Rows | None" = None, part: slice = slice(None)
+    ) -> None:
+        """Evaluate the rows of a unit, which begins at this position, or a part of them; encode it first if `rows` are
+        not given. Raises DecodeError; the sequence then holds nothing of it, if its memory can be cut."""
         context, projector = self._handle(), self._projector
         if projector is None or not 0 <= sequence < self._info.n_sequences:
             raise DecodeError(
@@ -285,17 +287,19 @@ class LlamaBackend:
         try:
             if not unit.is_causal:
                 self._lib.llama_set_causal_attn(context, False)
-            for start in range(0, unit.rows, most):
-                part = slice(start, start + most)
-                piece = EmbeddingBatch(self._lib, rows[part], positions[:, part], sequence)
-                self._compute(context, piece.struct, len(rows[part]))
+            first, last, _ = part.indices(unit.rows)
+            for start in range(first, last, most):
+                some = slice(start, min(start + most, last))
+                piece = EmbeddingBatch(self._lib, rows[some], positions[:, some], sequence)
+                self._compute(context, piece.struct, len(rows[some]))
         except DecodeError:
             self.trim(sequence, position)
             raise
         finally:
             if not unit.is_causal:
                 self._lib.llama_set_causal_attn(context, True)
-        self._ends.note(sequence, int(self._newest(self._memory, sequence)), position + unit.positions)
+        if last == unit.rows:
+            self._ends.note(sequence, int(self._newest(self._memory, sequence)), position + unit.positions)
 
     def abort(self) -> None:
         """Make the running decode, or else the next one, stop with DecodeError("aborted"). Callable from any thread;

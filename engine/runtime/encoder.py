@@ -21,7 +21,7 @@ class Encoder:
         self._done = done
         self._thread: threading.Thread | None = None
         self._finished: SimpleQueue[tuple[bytes, Rows | BaseException]] = SimpleQueue()
-        self._results: dict[bytes, Rows | BaseException] = {}
+        self._rows: dict[bytes, Rows] = {}
 
     @property
     def is_done(self) -> bool:
@@ -29,25 +29,28 @@ class Encoder:
         return not self._finished.empty()
 
     def encoded(self, units: Sequence[Unit]) -> "Mapping[bytes, Rows | BaseException]":
-        """Returns the rows of those units that are encoded, by key, or why they could not be, and encodes the next of
-        the others. What was encoded and is not among the units is forgotten."""
+        """Returns the rows of those units that are encoded, by key, or why one could not be, which is said once; and
+        encodes the next of the others. What was encoded and is not among the units is forgotten."""
+        results: dict[bytes, Rows | BaseException] = {**self._rows}
         if self.is_done:
             self._join()
-            key, result = self._finished.get()
-            self._results[key] = result
-        self._results = {unit.key: self._results[unit.key] for unit in units if unit.key in self._results}
-        left = (unit for unit in units if unit.key not in self._results)
-        if self._thread is None and (unit := next(left, None)) is not None:
-            self._begin(unit)
-        return self._results
+            results.update((self._finished.get(),))
+        results = {unit.key: results[unit.key] for unit in units if unit.key in results}
+        self._rows = {key: result for key, result in results.items() if not isinstance(result, BaseException)}
+        unit = next((unit for unit in units if unit.key not in results), None)
+        if unit is not None and self._thread is None and (error := self._begin(unit)) is not None:
+            results[unit.key] = error
+        return results
 
-    def _begin(self, unit: Unit) -> None:
+    def _begin(self, unit: Unit) -> EngineError | None:
+        """Begin to encode a unit. Returns the error if that is not possible."""
         self._thread = threading.Thread(target=self._run, args=(unit,), name="llama-engine-encode", daemon=True)
         try:
             self._thread.start()
         except RuntimeError as error:  # the interpreter ends, or the system has no thread left
             self._thread = None
-            self._results[unit.key] = EngineError(f"A picture or sound could not be encoded ({error}); try again.")
+            return EngineError(f"A picture or sound could not be encoded ({error}); try again.")
+        return None
 
     def _run(self, unit: Unit) -> None:
         try:
@@ -65,4 +68,4 @@ class Encoder:
     def close(self) -> None:
         """Wait for the unit that is being encoded, which cannot be stopped."""
         self._join()
-        self._results.clear()
+        self._rows.clear()

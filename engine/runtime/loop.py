@@ -276,8 +276,10 @@ class Loop:
         finally:
             self._decoding = ()
         prefill = 0
-        for state, start, stop, draft, _ in chunks:  # all but the one token after which the next is drawn, with guesses
-            if stop - start > 1 or stop < len(state.tokens):
+        for state, start, stop, draft, part in chunks:
+            if part is not None:
+                prefill += part.stop - part.start
+            elif stop - start > 1 or stop < len(state.tokens):  # not the one token after which the next is drawn
                 prefill += stop - start + len(draft)
         if prefill:
             self._scheduler.budget.took(prefill, self._clock() - began)
@@ -289,9 +291,12 @@ class Loop:
         """Evaluate these chunks, which the same adapters compute, in one decode. Raises DecodeError."""
         first = chunks[0]
         self._adapters.use(first.scales)
-        if first.unit is not None:
-            state = first.state
-            self._backend.decode_media(first.unit, state.sequence, state.position(first.start), state.rows)
+        if first.part is not None:
+            state, (unit, start, stop) = first.state, first.part
+            state.begun = 0  # nothing of the unit is left if this fails
+            place = state.position(first.start)
+            self._backend.decode_media(unit, state.sequence, place, state.rows, slice(start, stop))
+            state.begun = stop
             return
         rows: list[Row] = []
         for chunk in chunks:
@@ -302,7 +307,11 @@ class Loop:
         """Record that these chunks were decoded, then draw a token for each chunk with output."""
         due: list[tuple[SequenceState, int, tuple[int, ...]]] = []
         row, constrained = 0, False
-        for state, start, stop, draft, _ in chunks:
+        for state, start, stop, draft, part in chunks:
+            if part is not None:
+                if part.stop < part.unit.rows:
+                    return  # it is the only chunk of its batch
+                state.begun = 0
             self._cache.extend(state.sequence, state.tokens[start:stop])
             state.evaluated = stop
             state.strikes = 0

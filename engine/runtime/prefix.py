@@ -233,6 +233,8 @@ class PrefixCache:
         """Mark the sequence as idle; what it holds stays for others until its cells are needed, then its state is kept
         if it is likely to be `continued`."""
         slot = self._slots[sequence]
+        if self._info.media:
+            self._cut(sequence, len(slot.tokens))  # the rows of a picture of which others are missing
         slot.plan, slot.continued = None, continued
         self._touch(sequence)
 

@@ -24,7 +24,8 @@ class SequenceState:
     the request waits). At least one token is always left to evaluate: the next token is drawn from the logits of the
     last one. `marks`: the positions for checkpoints, ascending. `draft`: guesses at the next tokens, evaluated along
     with the last one; `drafts`: what earlier ones came to. `events` and `logprobs` came since the last reply,
-    `prefilled` is the progress that the next reply reports. `rows`: those of `next_unit`, once it is encoded.
+    `prefilled` is the progress that the next reply reports. `rows`: those of `next_unit`, once it is encoded;
+    the first `begun` of them are evaluated.
     """
 
     request: TurnRequest
@@ -43,6 +44,7 @@ class SequenceState:
     logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
     prefilled: int = 0
     rows: Any = None
+    begun: int = 0
     cached: int = 0
     started: float | None = None
     first_token: float | None = None
