@@ -551,8 +551,9 @@ class Loop:
         if error.reason == "aborted":
             return
         if error.reason == "no_slot":
-            self._cache.shrink(sum(chunk.size for chunk in chunks))
-            if self._cache.clear() or len(self._scheduler.running) > 1:
+            running = self._scheduler.running
+            self._cache.shrink(sum(chunk.size for chunk in chunks) + sum(state.begun for state in running))
+            if self._cache.clear() or len(running) > 1:
                 return
         for chunk in chunks:
             self._retry(chunk, error)
