@@ -1,11 +1,12 @@
 """Encodes pictures and sounds beside the thread of the loop, so that what needs none goes on."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from queue import SimpleQueue
 
 from engine.errors import EngineError
 from engine.runtime.media import Rows, Unit
+from engine.runtime.sequence import SequenceState
 
 
 class Encoder:
@@ -27,6 +28,18 @@ class Encoder:
     def is_done(self) -> bool:
         """Whether a unit was encoded since `encoded` was called."""
         return not self._finished.empty()
+
+    def serve(self, states: Iterable[SequenceState]) -> Iterator[tuple[SequenceState, BaseException]]:
+        """Give requests the rows of their next units, in this order, as far as these are encoded; also those whose text
+        before it is not evaluated yet. Yields the requests whose unit could not be encoded, and why."""
+        seeing = [(state, unit) for state in states if (unit := state.next_unit) is not None]
+        results = self.encoded([unit for _, unit in seeing])
+        for state, unit in seeing:
+            result = results.get(unit.key)
+            if isinstance(result, BaseException):
+                yield state, result
+            else:
+                state.rows = result
 
     def encoded(self, units: Sequence[Unit]) -> "Mapping[bytes, Rows | BaseException]":
         """Returns the rows of those units that are encoded, by key, or why one could not be, which is said once; and

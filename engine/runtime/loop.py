@@ -232,8 +232,9 @@ class Loop:
             self._expire()
         if self._admit_again:
             self._admit()
-        if self._seeing:
-            self._see()
+        if self._seeing and self._encoder is not None:
+            for state, error in self._encoder.serve(self._scheduler.running):
+                self._finish(state, "error", contained(error))
         if self._drafts is not None or self._scoring:
             self._guess()
         while batches := self._scheduler.plan(self._adapters.in_force):
@@ -250,19 +251,6 @@ class Loop:
             else:
                 self._give_way()
         return batches
-
-    def _see(self) -> None:
-        """Hand out the rows of pictures and sounds that are encoded, and let the next one be, in the order of urgency;
-        also of prompts whose text before it is not evaluated yet."""
-        assert self._encoder is not None, "media are read with a projector"
-        seeing = [(state, unit) for state in self._scheduler.running if (unit := state.next_unit) is not None]
-        results = self._encoder.encoded([unit for _, unit in seeing])
-        for state, unit in seeing:
-            result = results.get(unit.key)
-            if isinstance(result, BaseException):
-                self._finish(state, "error", contained(result))
-            else:
-                state.rows = result
 
     def _decode(self, chunks: Sequence[Chunk]) -> bool:
         """Evaluate these chunks in one batch. Returns False if that failed, after handling the failure."""

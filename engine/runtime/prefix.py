@@ -276,8 +276,8 @@ class PrefixCache:
         if held != wanted:
             self._memory.trim(sequence, 0)
             raise DecodeError(
-                f"The saved state holds {held:,} positions, but its file lists tokens of {wanted:,}: they do not "
-                "belong together. Save the prefix again.",
+                f"The saved state holds {held:,} positions, but its file lists {len(tokens):,} tokens, which take "
+                f"{wanted:,}: they do not belong together. Save the prefix again.",
                 "invalid",
             )
         self.extend(sequence, tokens)

@@ -22,11 +22,11 @@ from engine.runtime.backend import Backend, ContextInfo, Vocab
 from engine.runtime.config import LoopOptions
 from engine.runtime.control_tokens import ControlTokens
 from engine.runtime.generation import Limits
-from engine.runtime.media import Part, Placed, Tokenized, Unit, are_whole, has_media, row_tokens, whole
+from engine.runtime.media import Part, Placed, Tokenized, Unit, has_media, row_tokens, whole
 from engine.runtime.metrics import Metrics, Tally
 from engine.runtime.pending import PendingVectors
 from engine.runtime.process import Home
-from engine.runtime.raw import known_tokens, raw_parser, tokens_of
+from engine.runtime.raw import check_end, check_known, known_tokens, raw_parser, tokens_of
 from engine.runtime.request import Reply, TurnRequest, check_fits
 from engine.runtime.runner import LoopHandle, RemoteContext, Runner
 from engine.runtime.state_file import SavedState, read_state, write_state
@@ -200,7 +200,7 @@ class Service:
         tokens, media = Tokenized(turn.tokens) if turn.tokens else self.tokenized(turn.prompt)
         if not tokens:
             raise RequestError("The prompt is empty; give the model at least one token to continue.")
-        _check_end(tokens)
+        check_end(tokens)
         check_fits(len(tokens), self._info.n_ctx)
         if turn.constraint is not None:
             turn.constraint.check(self._controls)
@@ -274,7 +274,7 @@ class Service:
         another model or other settings, or to adapters that are not loaded, and whatever `pin` raises."""
         self.check()
         saved = read_state(_path(path), self._origin())
-        _check_known(self._vocab, saved.tokens)
+        check_known(self._vocab, saved.tokens)
         loaded = {adapter.digest for adapter in self.adapters.values()}
         if lacking := [digest for digest, _ in saved.adapters.scales if digest not in loaded]:
             raise RequestError(
@@ -301,8 +301,8 @@ class Service:
         self._check_generates()
         if not tokens or not scored:
             raise RequestError("A score needs a token to score, and one before it: pass a prompt and a text.")
-        _check_end(tokens)
-        _check_known(self._vocab, tokens)
+        check_end(tokens)
+        check_known(self._vocab, tokens)
         known_tokens(self._vocab, scored)
         check_fits(len(tokens) + len(scored) - 1, self._info.n_ctx)
         turn = TurnRequest(Prompt("", ()), raw_parser, SamplingParams(logprobs=top), scored=scored, offline=True)
@@ -576,17 +576,6 @@ def _wake(futures: Sequence["asyncio.Future[None]"]) -> None:
     for future in futures:
         if not future.done():
             future.set_result(None)
-
-
-def _check_end(tokens: Sequence[int]) -> None:
-    """Raise RequestError for a prompt after which nothing can be drawn."""
-    if tokens[-1] < 0:
-        raise RequestError("The prompt ends with a picture or a sound; let text follow it.")
-
-
-def _check_known(vocab: Vocab, tokens: tuple[int, ...]) -> None:
-    """Raise RequestError for a token that is neither the vocabulary's nor a row of a whole picture or sound."""
-    known_tokens(vocab, tuple(token for token in tokens if token >= 0) if are_whole(tokens) else tokens)
 
 
 def _check_tokens(sampling: SamplingParams, size: int) -> None:

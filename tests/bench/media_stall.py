@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -69,14 +70,17 @@ def main() -> None:
             runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
             scheduler = runner._loop._scheduler
 
-            def run(number: int, how: Any, *, parts: bool) -> tuple[float, int, float]:
-                Encoder._begin, scheduler._parts = how, parts  # pyright: ignore[reportPrivateUsage]
-                return measured(llm, number)
+            def way(seed: int, how: Any, *, parts: bool) -> Callable[[int], tuple[float, int, float]]:
+                def run(number: int) -> tuple[float, int, float]:
+                    Encoder._begin, scheduler._parts = how, parts  # pyright: ignore[reportPrivateUsage]
+                    return measured(llm, 3 * number + seed)
+
+                return run
 
             ways = {
-                "in the loop's thread, in one step": lambda number: run(3 * number, begin_here, parts=False),
-                "beside it, in one step": lambda number: run(3 * number + 1, begin, parts=False),
-                "beside it, in steps": lambda number: run(3 * number + 2, begin, parts=True),
+                "in the loop's thread, in one step": way(0, begin_here, parts=False),
+                "beside it, in one step": way(1, begin, parts=False),
+                "beside it, in steps": way(2, begin, parts=True),
             }
             for name, each in by_turns(ways, ROUNDS).items():
                 stalls, tokens, firsts = (sorted(figures) for figures in zip(*each, strict=True))

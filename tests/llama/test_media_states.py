@@ -150,7 +150,7 @@ def test_another_projector_s_states_in_a_shared_store_do_not_hit(
 
 
 def test_a_file_edited_under_a_right_digest_is_refused(files: tuple[Path, Path], kind: Kind, tmp_path: Path) -> None:
-    """Without the picture's rows, with the rows of a smaller one, or with a state that says nothing of its ends."""
+    """Without the picture's rows, with a state that says nothing of its ends, or with values that are no numbers."""
     path, talk = tmp_path / "prefix", [shown(media(kind, 1))]
     with opened(files, n_sequences=2) as llm:
         with llm.pin(talk) as prefix:
@@ -160,7 +160,11 @@ def test_a_file_edited_under_a_right_digest_is_refused(files: tuple[Path, Path],
         length = int.from_bytes(data[start : start + 4], "little")
         head, state = json.loads(data[start + 4 : start + 4 + length]), data[start + 4 + length : -32]
         texts = [token for token in head["tokens"] if token >= 0]
-        for tokens, written in ((texts, state), (head["tokens"], state[:-4]), (head["tokens"], state + b"\xff" * 4)):
+        spoilt = state[:-200] + b"\xff" * 100 + state[-100:]
+        for tokens, written in (
+            *((texts, state), (head["tokens"], state[:-4])),
+            *((head["tokens"], state + b"\xff" * 4), (head["tokens"], spoilt)),
+        ):
             made = json.dumps({**head, "tokens": tokens}).encode()
             body = data[:start] + len(made).to_bytes(4, "little") + made + written
             path.write_bytes(body + sha256(body).digest())

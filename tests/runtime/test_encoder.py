@@ -1,7 +1,7 @@
 """Pictures are encoded beside the loop's thread, and evaluated in steps: what needs none of them goes on."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,7 +31,7 @@ class Gate:
 
 
 @contextmanager
-def gated(projector: Projector) -> Iterator[Gate]:
+def gated(projector: Projector) -> Generator[Gate]:
     gate = Gate(projector)
     try:
         yield gate
@@ -105,6 +105,24 @@ def test_a_request_that_waits_can_be_cancelled_and_has_its_deadline() -> None:
         assert llm.chat(asked(2)).content == "fine"
         assert backend.media == [picture(2).digest]
         check(llm)
+
+
+def test_a_loop_of_which_all_wait_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    projector = Projector()
+    llm, _ = opened(projector)
+    runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
+    loop = runner._loop
+    steps: list[int] = []
+    step = loop.step
+    monkeypatch.setattr(loop, "step", lambda: steps.append(1) or step())
+    with llm, gated(projector) as gate:
+        seeing = llm.stream(asked(1))
+        assert gate.begun.wait(WAIT)
+        waited = llm.stream(asked(1, text="another"), deadline=0.3).result()
+        assert waited.finish_reason == "deadline"
+        assert len(steps) < 20
+        gate.open.set()
+        assert seeing.result().content == "fine"
 
 
 def test_what_cannot_be_encoded_ends_those_that_wait_for_it() -> None:
@@ -251,7 +269,7 @@ def test_of_a_picture_that_was_begun_nothing_is_left() -> None:
         if stream is not None and part.start >= 128:
             stream.cancel()
 
-    backend.decode_media = stop  # type: ignore[method-assign]
+    backend.decode_media = stop
     with llm:
         with gated(projector) as gate:
             stream = llm.stream(asked(1))
@@ -263,6 +281,26 @@ def test_of_a_picture_that_was_begun_nothing_is_left() -> None:
         check(llm)
         assert llm.chat(asked(1)).content == "fine"
         assert read(llm.chat(asked(1))) < 10
+        check(llm)
+
+
+def test_a_picture_of_which_a_part_failed_is_begun_again() -> None:
+    projector = Projector(1000)
+    llm, backend = opened(projector, n_batch=64)
+    decode, failed = backend.decode_media, list[int]()
+
+    def fail(unit: Unit, sequence: int, position: int, rows: Any, part: slice) -> None:
+        if part.start >= 128 and not failed:
+            failed.append(part.start)
+            backend.trim(sequence, position)
+            raise DecodeError("stopped", "aborted")
+        decode(unit, sequence, position, rows, part)
+
+    backend.decode_media = fail
+    with llm:
+        assert llm.chat(asked(1)).content == "fine"
+        assert failed
+        assert backend.media == [picture(1).digest]
         check(llm)
 
 
