@@ -13,8 +13,13 @@ from projector_files import KINDS, Kind, media, write_model, write_projector
 from engine import Completion, Engine, EngineError, Image, RequestError, StateStore
 from engine.errors import DecodeError
 from engine.llama.context import UnitEnds
+from engine.llama.model import Model
+from engine.llama.projector_file import read_projector
 from engine.llama.state import check_state
 from engine.media import Media
+from engine.runtime.backend import Row
+from engine.runtime.config import ContextOptions
+from engine.runtime.media import Unit
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -90,6 +95,31 @@ def test_a_state_with_pictures_says_what_reading_it_again_says(
         answer = llm.chat(other, **TURN)
         assert same(answer, alone.chat(other, **TURN))
         assert same(llm.chat([shown(one), AND], **TURN), alone.chat([shown(one), AND], **TURN))
+
+
+def test_a_restored_sequence_knows_where_its_pictures_end(files: tuple[Path, Path], kind: Kind) -> None:
+    with Model.load(files[0]) as model:
+        options = ContextOptions(n_ctx=1024, n_sequences=3, n_threads=1)
+        backend = model.backend(options, read_projector(files[1]))
+        assert backend.projector is not None
+        (unit,) = (part for part in backend.projector.read(media(kind)) if isinstance(part, Unit))
+        backend.decode([Row(token, token, 0, False) for token in range(3)])
+        backend.decode_media(unit, 0, 3)
+        end = 3 + unit.positions
+        short = backend.save(0)
+        backend.decode([Row(7, end, 0, True)])
+        expected = backend.logits(0).copy()
+        assert len(backend.save(0)) == backend.state_size(0)
+        backend.restore(1, backend.save(0))
+        assert backend.positions(1) == end + 1
+        assert backend.trim(1, end)
+        backend.restore(2, short)
+        for sequence in (1, 2):
+            assert backend.positions(sequence) == end
+            backend.decode([Row(7, end, sequence, True)])
+            assert np.abs(backend.logits(0) - expected).max() < 1e-3
+            assert backend.trim(sequence, 3)
+            assert backend.positions(sequence) == 3
 
 
 def test_a_fork_of_a_conversation_about_a_picture(files: tuple[Path, Path], alone: Engine, kind: Kind) -> None:
