@@ -299,7 +299,7 @@ class Loop:
             if part is not None:
                 if part.stop < part.unit.rows:
                     return  # it is the only chunk of its batch
-                state.begun = 0
+                state.rows, state.begun = None, 0
             self._cache.extend(state.sequence, state.tokens[start:stop])
             state.evaluated = stop
             state.strikes = 0
@@ -556,7 +556,7 @@ class Loop:
         if state.strikes > _STRIKES:
             self._finish(state, "error", error)
             return
-        if state.evaluated != chunk.start:
+        if state.evaluated != chunk.start or (chunk.part is not None and chunk.part.start):
             return
         try:
             self._evaluate([chunk])

@@ -284,7 +284,8 @@ def test_of_a_picture_that_was_begun_nothing_is_left() -> None:
         check(llm)
 
 
-def test_a_picture_of_which_a_part_failed_is_begun_again() -> None:
+@pytest.mark.parametrize("reason", ["aborted", "failed"])
+def test_a_picture_of_which_a_part_failed_is_begun_again(reason: Any) -> None:
     projector = Projector(1000)
     llm, backend = opened(projector, n_batch=64)
     decode, failed = backend.decode_media, list[int]()
@@ -293,7 +294,7 @@ def test_a_picture_of_which_a_part_failed_is_begun_again() -> None:
         if part.start >= 128 and not failed:
             failed.append(part.start)
             backend.trim(sequence, position)
-            raise DecodeError("stopped", "aborted")
+            raise DecodeError("stopped", reason)
         decode(unit, sequence, position, rows, part)
 
     backend.decode_media = fail
@@ -301,6 +302,25 @@ def test_a_picture_of_which_a_part_failed_is_begun_again() -> None:
         assert llm.chat(asked(1)).content == "fine"
         assert failed
         assert backend.media == [picture(1).digest]
+        check(llm)
+
+
+def test_a_picture_of_which_a_part_always_fails_ends_its_request() -> None:
+    llm, backend = opened(Projector(1000), n_batch=64)
+    decode = backend.decode_media
+
+    def fail(unit: Unit, sequence: int, position: int, rows: Any, part: slice) -> None:
+        if part.start >= 128 and unit.key == picture(1).digest:
+            backend.trim(sequence, position)
+            raise DecodeError("no such row", "failed")
+        decode(unit, sequence, position, rows, part)
+
+    backend.decode_media = fail
+    with llm:
+        streams = [llm.stream(asked(shade)) for shade in (1, 2)]
+        with pytest.raises(DecodeError, match="no such row"):
+            streams[0].result()
+        assert streams[1].result().content == "fine"
         check(llm)
 
 
