@@ -25,9 +25,9 @@ class Encoder:
         self._rows: dict[bytes, Rows] = {}
 
     @property
-    def is_done(self) -> bool:
-        """Whether a unit was encoded since `encoded` was called."""
-        return not self._finished.empty()
+    def is_busy(self) -> bool:
+        """Whether a unit is being encoded; `done` is called after it."""
+        return self._thread is not None and self._finished.empty()
 
     def serve(self, states: Iterable[SequenceState]) -> Iterator[tuple[SequenceState, BaseException]]:
         """Give requests the rows of their next units, in this order, as far as these are encoded; also those whose text
@@ -45,7 +45,7 @@ class Encoder:
         """Returns the rows of those units that are encoded, by key, or why one could not be, which is said once; and
         encodes the next of the others. What was encoded and is not among the units is forgotten."""
         results: dict[bytes, Rows | BaseException] = {**self._rows}
-        if self.is_done:
+        if not self._finished.empty():
             self._join()
             results.update((self._finished.get(),))
         results = {unit.key: results[unit.key] for unit in units if unit.key in results}

@@ -85,9 +85,9 @@ class Loop:
     @property
     def busy(self) -> bool:
         """Whether a step has anything to do: not while all that runs waits for a picture to be encoded."""
-        if not self._states or self._vectors.jobs or self._encoder is None or self._encoder.is_done:
+        if not self._states or self._vectors.jobs or self._encoder is None:
             return bool(self._states or self._vectors.jobs)
-        return self._admit_again or not self._scheduler.waits
+        return self._admit_again or not (self._encoder.is_busy and self._scheduler.waits)
 
     @property
     def patience(self) -> float | None:

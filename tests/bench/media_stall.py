@@ -50,7 +50,7 @@ def measured(llm: Engine, seed: int) -> tuple[float, int, float]:
     assert usage is not None
     assert usage.time_to_first_token is not None
     assert usage.prompt_tokens > 2304
-    pauses = [there - here for here, there in pairwise(times) if began < there <= ended]
+    pauses = [there - here for here, there in pairwise(times) if began < there and here < ended]
     return max(pauses), len(pauses), usage.time_to_first_token
 
 

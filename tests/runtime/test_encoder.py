@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ from scripted_media import Projector, asked, opened, picture, read
 
 from engine import EngineError, StateStore
 from engine.errors import DecodeError
+from engine.media import Media
 from engine.runtime.backend import Row
 from engine.runtime.encoder import Encoder
-from engine.runtime.media import Unit
+from engine.runtime.media import Part, Unit
 
 WAIT = 20.0
 
@@ -104,6 +106,23 @@ def test_a_request_that_waits_can_be_cancelled_and_has_its_deadline() -> None:
         gate.open.set()
         assert llm.chat(asked(2)).content == "fine"
         assert backend.media == [picture(2).digest]
+        check(llm)
+
+
+class Bare(Projector):
+    """Puts nothing around a picture, which has two parts."""
+
+    def read(self, media: Media) -> list[Part]:
+        (unit,) = (part for part in super().read(media) if isinstance(part, Unit))
+        return [unit, replace(unit, key=unit.key[::-1])]
+
+
+def test_pictures_without_text_between_them() -> None:
+    llm, backend = opened(Bare())
+    with llm:
+        for shades in ((1, 2), (1, 2, 3), (2,)):
+            assert llm.stream(asked(*shades)).result(timeout=WAIT).content == "fine"
+        assert len(backend.media) == 8
         check(llm)
 
 
