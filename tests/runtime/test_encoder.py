@@ -278,7 +278,7 @@ def test_a_large_picture_is_evaluated_in_steps(is_causal: bool, trimmable: bool)
         assert read(llm.chat(asked(1))) < 20
 
 
-def test_of_a_picture_that_was_begun_nothing_is_left() -> None:
+def test_of_a_picture_that_was_begun_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     projector = Projector(1000)
     llm, backend = opened(projector, n_batch=64, n_sequences=2, states=StateStore(0))
     decode, stream = backend.decode_media, None
@@ -288,7 +288,7 @@ def test_of_a_picture_that_was_begun_nothing_is_left() -> None:
         if stream is not None and part.start >= 128:
             stream.cancel()
 
-    backend.decode_media = stop
+    monkeypatch.setattr(backend, "decode_media", stop)
     with llm:
         with gated(projector) as gate:
             stream = llm.stream(asked(1))
@@ -304,7 +304,7 @@ def test_of_a_picture_that_was_begun_nothing_is_left() -> None:
 
 
 @pytest.mark.parametrize("reason", ["aborted", "failed"])
-def test_a_picture_of_which_a_part_failed_is_begun_again(reason: Any) -> None:
+def test_a_picture_of_which_a_part_failed_is_begun_again(reason: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     projector = Projector(1000)
     llm, backend = opened(projector, n_batch=64)
     decode, failed = backend.decode_media, list[int]()
@@ -316,7 +316,7 @@ def test_a_picture_of_which_a_part_failed_is_begun_again(reason: Any) -> None:
             raise DecodeError("stopped", reason)
         decode(unit, sequence, position, rows, part)
 
-    backend.decode_media = fail
+    monkeypatch.setattr(backend, "decode_media", fail)
     with llm:
         assert llm.chat(asked(1)).content == "fine"
         assert failed
@@ -324,7 +324,7 @@ def test_a_picture_of_which_a_part_failed_is_begun_again(reason: Any) -> None:
         check(llm)
 
 
-def test_a_picture_of_which_a_part_always_fails_ends_its_request() -> None:
+def test_a_picture_of_which_a_part_always_fails_ends_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
     llm, backend = opened(Projector(1000), n_batch=64)
     decode = backend.decode_media
 
@@ -334,7 +334,7 @@ def test_a_picture_of_which_a_part_always_fails_ends_its_request() -> None:
             raise DecodeError("no such row", "failed")
         decode(unit, sequence, position, rows, part)
 
-    backend.decode_media = fail
+    monkeypatch.setattr(backend, "decode_media", fail)
     with llm:
         streams = [llm.stream(asked(shade)) for shade in (1, 2)]
         with pytest.raises(DecodeError, match="no such row"):
