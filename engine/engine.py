@@ -252,8 +252,8 @@ class Engine(Measures):
         A pinned prefix occupies one of the engine's `n_sequences`. `prefix.save(path)` writes it to a file, for
         `restore`. Raises what `stream` raises, and RequestError if no sequence is left for it.
         """
-        tokens = self._turns.head(messages, tools, options)
-        return self._service.pin(tokens, options.get("adapters"), progress=options.get("progress"))
+        tokens, media = self._turns.head(messages, tools, options)
+        return self._service.pin(tokens, options.get("adapters"), media=media, progress=options.get("progress"))
 
     def restore(self, path: str | Path) -> PinnedPrefix:
         """Pin a saved prefix without evaluating it. Restore only files that you trust as much as the model's: the

@@ -11,6 +11,7 @@ from engine.runtime.pending import PendingVectors
 from engine.runtime.raw import detokenize, tokenize
 from engine.runtime.service import Service
 from engine.scoring import Classification, Score, Scorer, TextOrTokens, classification
+from engine.template.prompt import Prompt
 from engine.tools import ToolLike
 from engine.turns import Turns
 from engine.types import MessagesLike
@@ -72,19 +73,20 @@ class Measures(NotCopied):
         return ranking(await pending, options)
 
     def score(
-        self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], **options: Unpack[ScoreOptions]
+        self, prompt: TextOrTokens | Prompt, continuations: Sequence[TextOrTokens], **options: Unpack[ScoreOptions]
     ) -> list[Score]:
         """Returns how likely each continuation is after a prompt, in order; texts or tokens. The prompt is read once,
         `n_sequences` continuations at a time. With `special`, control-token text in the prompt becomes control tokens,
-        as in a prompt that was rendered; else a text stays a text. The model's BOS token is put before a text. Raises
+        as in a prompt that was rendered; else a text stays a text. The model's BOS token is put before a text. A prompt
+        that `Engine.render` returned may have pictures and sounds in it. Raises
         RequestError for what is not text or tokens, or if nothing stands before the first token that is scored,
         ContextOverflowError for more tokens than a conversation holds, EngineError if the engine is closed."""
         given = checked(options, ScoreOptions)
         pairs = self.scorer.pairs(prompt, continuations, special=given.get("special", False))
-        return self.scorer.scores(pairs, given.get("adapters"))
+        return self.scorer.scores(pairs, given.get("adapters"), self.scorer.media(prompt))
 
     async def ascore(
-        self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], **options: Unpack[ScoreOptions]
+        self, prompt: TextOrTokens | Prompt, continuations: Sequence[TextOrTokens], **options: Unpack[ScoreOptions]
     ) -> list[Score]:
         """`score` for an event loop."""
         return await off_loop(lambda: self.score(prompt, continuations, **options), bool)
@@ -99,8 +101,9 @@ class Measures(NotCopied):
         """Returns which of these labels the model would answer, with their probabilities among one another; nothing is
         generated, and there is no reasoning. Ask for one of the labels in the messages; of two of which one begins the
         other, the shorter wins. Raises what `score` and `stream` raise."""
-        place = self._turns.answer_place(messages, tools, options)
-        return classification(labels, self.scorer.scores(self.scorer.labels(place, labels), options.get("adapters")))
+        tokens, media = self._turns.answer_place(messages, tools, options)
+        pairs = self.scorer.labels(tokens, labels)
+        return classification(labels, self.scorer.scores(pairs, options.get("adapters"), media))
 
     async def aclassify(
         self,

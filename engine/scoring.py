@@ -13,9 +13,11 @@ from engine.options import ScoreOptions
 from engine.parsing import Piece
 from engine.runtime.adapters import AdaptersLike
 from engine.runtime.config import check_value
+from engine.runtime.media import Placed
 from engine.runtime.raw import raw_prompt, tokens_of
 from engine.runtime.service import Service
 from engine.runtime.stream import Stream
+from engine.template.prompt import Prompt
 from engine.types import TokenLogprob
 
 TextOrTokens: TypeAlias = str | Sequence[int]
@@ -68,9 +70,12 @@ class Scorer:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def pairs(self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], *, special: bool) -> list[Pair]:
+    def pairs(
+        self, prompt: TextOrTokens | Prompt, continuations: Sequence[TextOrTokens], *, special: bool
+    ) -> list[Pair]:
         """Returns the tokens before and of each continuation. Two texts are tokenised together: where a token spans
-        both, it belongs to the continuation. Raises RequestError for what is not text or tokens."""
+        both, it belongs to the continuation; a rendered prompt stays as it is. Raises RequestError for what is not text
+        or tokens."""
         check_value(ScoreOptions, "special", special)
         if (
             not isinstance(cast("object", continuations), Sequence)
@@ -78,7 +83,14 @@ class Scorer:
             or not continuations
         ):
             raise RequestError("score() takes a list of continuations, one at least.")
+        if isinstance(prompt, Prompt):
+            before = self._service.tokens(prompt)
+            return [(before, self._tokens(each)) for each in continuations]
         return [self._pair(prompt, each, special=special) for each in continuations]
+
+    def media(self, prompt: TextOrTokens | Prompt) -> tuple[Placed, ...]:
+        """Returns the pictures and sounds among the tokens of a rendered prompt."""
+        return self._service.tokenized(prompt).media if isinstance(prompt, Prompt) else ()
 
     def _pair(self, prompt: TextOrTokens, continuation: TextOrTokens, *, special: bool) -> Pair:
         vocab = self._service.vocab
@@ -115,7 +127,7 @@ class Scorer:
             scores = self._service.score(tokens[:1], tokens[1:], max(1, top), adapters)
         return ReadPrompt(raw.text, tokens, tuple(written), scores)
 
-    def labels(self, prompt: Sequence[int], labels: Sequence[str]) -> list[Pair]:
+    def labels(self, prompt: tuple[int, ...], labels: Sequence[str]) -> list[Pair]:
         """Returns the tokens before and of each label. Raises RequestError for labels that are not different texts."""
         listed = isinstance(cast("object", labels), Sequence) and not isinstance(labels, str)
         if (
@@ -124,10 +136,13 @@ class Scorer:
             or (len(set(labels)) != len(labels) or len(labels) < 2)
         ):
             raise RequestError("classify() takes a list of two or more labels, each another text.")
-        return [(tuple(prompt), self._tokens(label)) for label in labels]
+        return [(prompt, self._tokens(label)) for label in labels]
 
-    def scores(self, pairs: Sequence[Pair], adapters: AdaptersLike | None = None) -> list[Score]:
-        """Returns the scores in order. Raises what `Service.score` raises.
+    def scores(
+        self, pairs: Sequence[Pair], adapters: AdaptersLike | None = None, media: tuple[Placed, ...] = ()
+    ) -> list[Score]:
+        """Returns the scores in order. `media`: pictures and sounds before each of the texts. Raises what
+        `Service.score` raises.
 
         The texts after one prompt are read one after the other, so that the prompt stays where it is and nothing is
         copied; as many prompts as there are sequences take part at a time.
@@ -140,11 +155,15 @@ class Scorer:
             for turn in zip_longest(*prompts):
                 if is_unwanted():
                     raise EngineError("The task that waits for these scores was cancelled.")
-                scores |= self._together(pairs, [index for index in turn if index is not None], adapters)
+                scores |= self._together(pairs, [index for index in turn if index is not None], adapters, media)
         return [scores[index] for index in range(len(pairs))]
 
     def _together(
-        self, pairs: Sequence[Pair], indices: Sequence[int], adapters: AdaptersLike | None
+        self,
+        pairs: Sequence[Pair],
+        indices: Sequence[int],
+        adapters: AdaptersLike | None,
+        media: tuple[Placed, ...],
     ) -> dict[int, Score]:
         started: deque[tuple[int, Stream]] = deque()
         scores: dict[int, Score] = {}
@@ -158,7 +177,7 @@ class Scorer:
             for index in indices:
                 while True:
                     try:
-                        started.append((index, self._service.score(*pairs[index], named=adapters)))
+                        started.append((index, self._service.score(*pairs[index], named=adapters, media=media)))
                         break
                     except QueueFullError:
                         if not started:

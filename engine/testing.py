@@ -28,7 +28,7 @@ from engine.parsing import Parser
 from engine.runtime.adapters import Scales
 from engine.runtime.backend import ContextInfo, Row, Sampler
 from engine.runtime.logprobs import Logprob, TokenLogprobs
-from engine.runtime.media import Projector, Unit
+from engine.runtime.media import Projector, Rows, Unit, row_tokens
 from engine.runtime.prefix import common_prefix
 from engine.runtime.state_file import Origin
 from engine.runtime.vectors import VectorInfo
@@ -294,14 +294,20 @@ class ScriptedBackend:
             raise EngineError(f"the adapter {digest} is in force. Put others in force first.")
         self.adapters.remove(digest)
 
-    def decode_media(self, unit: Unit, sequence: int, position: int) -> None:
-        """Evaluate a unit; its key joins `media`. Its rows take as many positions."""
-        self.media.append(unit.key)
-        if position != len(self._cells[sequence]):
-            raise DecodeError(f"sequence {sequence} does not continue at position {position}. Trim it first.")
-        for _ in range(unit.rows):
-            self._append(sequence, ord("?"))
-        self.evaluated += unit.rows
+    def decode_media(
+        self, unit: Unit, sequence: int, position: int, rows: "Rows | None" = None, part: slice = slice(None)
+    ) -> None:
+        """Evaluate rows of a unit, which take as many positions. After the last one its key joins `media`."""
+        if rows is None and self.projector is not None:
+            self.projector.encode(unit)
+        start, stop, _ = part.indices(unit.rows)
+        if position + start != len(self._cells[sequence]):
+            raise DecodeError(f"sequence {sequence} does not continue at position {position + start}. Trim it first.")
+        for token in row_tokens(unit)[start:stop]:
+            self._append(sequence, token)
+        self.evaluated += stop - start
+        if stop == unit.rows:
+            self.media.append(unit.key)
 
     def _append(self, sequence: int, token: int) -> None:
         cells = self._cells[sequence]
@@ -401,7 +407,8 @@ class ScriptedBackend:
 
     def _next_reply(self, at: Row) -> list[int]:
         if self._function is not None:
-            text = self._function(self.vocab.text(self.tokens(at.sequence)[: at.position + 1]))
+            held = self.tokens(at.sequence)[: at.position + 1]
+            text = self._function(self.vocab.text([token if token >= 0 else ord("?") for token in held]))
         elif self._given < len(self._replies):
             text = self._replies[self._given]
         else:
@@ -458,7 +465,8 @@ class ScriptedBackend:
 
     @property
     def origin(self) -> Origin:
-        return Origin("scripted", "testing", "none", "none", "off", "", swa_full=True, buffers=1)
+        projector = "" if self.projector is None else "scripted"
+        return Origin("scripted", "testing", "none", "none", "off", "", True, 1, projector=projector)
 
     def copy(self, source: int, target: int, positions: int) -> None:
         if self._cells[target]:

@@ -18,6 +18,7 @@ from engine.events import Event, fold
 from engine.families import Family, builtin_families
 from engine.options import RawOptions, TurnOptions, checked, parser_choice, prompt_options, sampling_params, until
 from engine.parsing import Piece
+from engine.runtime.media import Tokenized
 from engine.runtime.raw import infill_prompt, raw_format, raw_parser, raw_prompt
 from engine.runtime.request import TurnRequest
 from engine.runtime.service import Service
@@ -236,17 +237,17 @@ class Turns:
 
         return turn
 
-    def head(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> tuple[int, ...]:
+    def head(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Tokenized:
         """Returns the tokens that all conversations share that begin with these messages."""
         _, given = self.check(options)
         stated, restored = as_tools(tools), self._restored(messages, options)
         if restored.messages[-1].role in ("user", "tool"):
-            return self._service.tokens(self._prompts.rendered(restored, stated, given))
-        return self._prompts.head(restored.messages, stated, given)
+            return self._service.tokenized(self._prompts.rendered(restored, stated, given))
+        prompt, shared = self._prompts.head(restored.messages, stated, given)
+        tokens, media = self._service.tokenized(prompt)
+        return Tokenized(tokens[:shared], tuple(each for each in media if each.stop <= shared))
 
-    def answer_place(
-        self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions
-    ) -> tuple[int, ...]:
+    def answer_place(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Tokenized:
         """Returns the tokens after which the answer to a conversation begins: without reasoning, which is switched off,
         or closed where the prompt leaves it open."""
         try:
@@ -256,7 +257,7 @@ class Turns:
                 raise
             prompt = self.prompt(messages, tools, options)  # a template without a switch
         pieces = (*prompt.pieces, *(self._close() if prompt.in_reasoning else ()))
-        return self._service.tokens(replace(prompt, pieces=pieces, text="".join(piece.text for piece in pieces)))
+        return self._service.tokenized(replace(prompt, pieces=pieces, text="".join(piece.text for piece in pieces)))
 
     def asked(
         self,

@@ -6,6 +6,7 @@ A single thread calls it; only `abort` may be called from another.
 
 import ctypes
 import hashlib
+import struct
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,7 +38,7 @@ from engine.runtime.adapters import Scales
 from engine.runtime.backend import ContextInfo, Row, Sampler
 from engine.runtime.config import ContextOptions
 from engine.runtime.logprobs import TokenLogprobs, likeliest, token_logprobs
-from engine.runtime.media import Unit
+from engine.runtime.media import Rows, Unit
 from engine.runtime.state_file import Origin
 from engine.runtime.vectors import VectorInfo
 from engine.types import SamplingParams
@@ -68,6 +69,7 @@ def check_rows(rows: Sequence[Row], columns: Sequence[Column], n_outputs: int, n
 
 _CACHED_VIEWS = 1024
 _WHOLE, _PARTIAL = 0, 1  # LLAMA_STATE_SEQ_FLAGS_NONE and _PARTIAL_ONLY (llama.h)
+_SECTIONED = (8, 40)  # LLAMA_ROPE_TYPE_MROPE and _IMROPE (llama.h)
 
 
 class Weights(Protocol):
@@ -116,6 +118,25 @@ class UnitEnds:
         """Let `target` have the units among the first `positions` of `source`."""
         self._ends[target] = {last: end for last, end in self._ends.get(source, {}).items() if end <= positions}
 
+    def saved(self, sequence: int) -> bytes:
+        """Returns the units of a sequence as bytes: pairs of integers, and how many pairs (4 bytes each)."""
+        pairs = [*self._ends.get(sequence, {}).items()]
+        return struct.pack(f"<{2 * len(pairs) + 1}i", *(place for pair in pairs for place in pair), len(pairs))
+
+    @staticmethod
+    def parted(state: bytes) -> tuple[bytes, dict[int, int]]:
+        """Returns a state without the units at its end, and the units. Raises DecodeError if there are none."""
+        count = int.from_bytes(state[-4:], "little", signed=True)
+        start = len(state) - 4 - 8 * count
+        if count < 0 or start < 0:
+            raise DecodeError("A saved state does not say where its pictures end; save the prefix again.", "invalid")
+        places = struct.unpack_from(f"<{2 * count}i", state, start)
+        return state[:start], dict(zip(places[::2], places[1::2], strict=True))
+
+    def set(self, sequence: int, ends: dict[int, int]) -> None:
+        """Let a sequence have these units."""
+        self._ends[sequence] = ends
+
 
 class LlamaBackend:
     """A context over one model, which it keeps alive; made by `Model.backend`.
@@ -148,6 +169,7 @@ class LlamaBackend:
         self._window = window
         self._projector = projector
         self._ends = UnitEnds()
+        self._cell_bytes = 24 if lib.llama_model_rope_type(model.handle) in _SECTIONED else 12
         self._copying = False  # whether llama.cpp has deferred a copy between buffers
         self._abort = ctypes.create_string_buffer(2)
         forget_errors()
@@ -239,9 +261,11 @@ class LlamaBackend:
             self._lib.llama_synchronize(context)
         self._copying = False
 
-    def decode_media(self, unit: Unit, sequence: int, position: int) -> None:
-        """Evaluate all rows of a unit from this position on, after encoding it if that was not done yet. Raises
-        DecodeError; the sequence then holds nothing of it, if its memory can be cut."""
+    def decode_media(
+        self, unit: Unit, sequence: int, position: int, rows: "Rows | None" = None, part: slice = slice(None)
+    ) -> None:
+        """Evaluate the rows of a unit, which begins at this position, or a part of them; encode it first if `rows` are
+        not given. Raises DecodeError; the sequence then holds nothing of it, if its memory can be cut."""
         context, projector = self._handle(), self._projector
         if projector is None or not 0 <= sequence < self._info.n_sequences:
             raise DecodeError(
@@ -257,22 +281,25 @@ class LlamaBackend:
                 "image_max_tokens.",
                 "invalid",
             )
-        rows, positions = projector.encode(unit), projector.positions(unit, position)
+        rows = projector.encode(unit) if rows is None else rows
+        positions = projector.positions(unit, position)
         self._batch.forget()  # the logits of the decode before are gone
         try:
             if not unit.is_causal:
                 self._lib.llama_set_causal_attn(context, False)
-            for start in range(0, unit.rows, most):
-                part = slice(start, start + most)
-                piece = EmbeddingBatch(self._lib, rows[part], positions[:, part], sequence)
-                self._compute(context, piece.struct, len(rows[part]))
+            first, last, _ = part.indices(unit.rows)
+            for start in range(first, last, most):
+                some = slice(start, min(start + most, last))
+                piece = EmbeddingBatch(self._lib, rows[some], positions[:, some], sequence)
+                self._compute(context, piece.struct, len(rows[some]))
         except DecodeError:
             self.trim(sequence, position)
             raise
         finally:
             if not unit.is_causal:
                 self._lib.llama_set_causal_attn(context, True)
-        self._ends.note(sequence, int(self._newest(self._memory, sequence)), position + unit.positions)
+        if last == unit.rows:
+            self._ends.note(sequence, int(self._newest(self._memory, sequence)), position + unit.positions)
 
     def abort(self) -> None:
         """Make the running decode, or else the next one, stop with DecodeError("aborted"). Callable from any thread;
@@ -426,11 +453,13 @@ class LlamaBackend:
 
     def state_size(self, sequence: int) -> int:
         """Returns the size in bytes of what `save` would return."""
-        return int(self._lib.llama_state_seq_get_size_ext(self._handle(), sequence, _WHOLE))
+        size = int(self._lib.llama_state_seq_get_size_ext(self._handle(), sequence, _WHOLE))
+        return size if self._projector is None else size + len(self._ends.saved(sequence))
 
     def save(self, sequence: int) -> bytes:
-        """Returns the state of one sequence, for `restore` in a context of the same model and options."""
-        return self._state(sequence, _WHOLE)
+        """Returns the state of one sequence, for `restore` in a context of the same model, options and projector."""
+        state = self._state(sequence, _WHOLE)
+        return state if self._projector is None else state + self._ends.saved(sequence)
 
     def restore(self, sequence: int, state: bytes) -> None:
         """Replace the sequence by a saved state. If the state is not one of this model and these options, or does not
@@ -438,7 +467,10 @@ class LlamaBackend:
         self._handle()
         self._remove(self._memory, sequence, -1, -1)
         self._ends.cut(sequence, 0)
-        check_state(state)
+        ends: dict[int, int] = {}
+        if self._projector is not None:
+            state, ends = self._ends.parted(state)
+        check_state(state, ends, cell_bytes=self._cell_bytes)
         if self._copying:
             self._copy_now(sequence)
         forget_errors()
@@ -450,6 +482,7 @@ class LlamaBackend:
                 "use it with the model and the options that made it, or prefill again.",
                 "invalid",
             )
+        self._ends.set(sequence, ends)
 
     def checkpoint(self, sequence: int) -> bytes:
         """Returns the current state of recurrent layers and sliding windows; the rest of the memory can be cut without
@@ -495,6 +528,7 @@ class LlamaBackend:
             swa_full=options.swa_full,
             buffers=self._cells.buffers,
             control_vectors=self._control_vectors,
+            projector="" if self._projector is None else self._projector.digest,
         )
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ It is given pixels and samples, never a file, and no text: so nothing that a cal
 import ctypes
 import os
 import re
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Generator, Sequence
@@ -42,8 +43,10 @@ class _Chunk:
 
 
 class LlamaProjector:
-    """A loaded projector over a model, which it keeps alive. `read` may be called from any thread, the rest only from
-    the thread that decodes. `tokens`: the size of the model's vocabulary.
+    """A loaded projector over a model, which it keeps alive. `read` and `encode` may be called from any thread, also
+    while a context decodes: the projector computes on a scheduler and buffers of its own (clip.cpp), and only reads of
+    the model how wide its rows are. `positions` is for the thread that decodes. `tokens`: the size of the model's
+    vocabulary. `digest`: of the file and of what limits the rows, in hexadecimal.
 
     Raises ModelLoadError with llama.cpp's reason if it refuses the file, or if it is for another model.
     """
@@ -53,6 +56,8 @@ class LlamaProjector:
         self._file = file
         self._tokens = tokens
         options = file.options
+        self._limits = f"{options.image_min_tokens} {options.image_max_tokens}"
+        self.digest = sha256(file.digest + self._limits.encode()).hexdigest()
         params = lib.mtmd_context_params_default()
         params.use_gpu, params.n_threads = use_gpu, n_threads
         params.print_timings = params.warmup = False
@@ -78,6 +83,7 @@ class LlamaProjector:
         self._kinds: frozenset[MediaKind] = frozenset(kind for kind, has in takes.items() if has(pointer))
         self._rate = int(lib.mtmd_get_audio_sample_rate(pointer))
         self._sections = 4 if lib.mtmd_decode_use_mrope(pointer) else 1
+        self._encoding = threading.Lock()  # the scheduler and the buffer of rows are for one unit at a time
         self._cached: OrderedDict[bytes, NDArray[np.float32]] = OrderedDict()
         self._held = 0
 
@@ -157,10 +163,8 @@ class LlamaProjector:
                     "one that was made with this model."
                 )
             return tokens
-        options = self._file.options
-        limits = f"{options.image_min_tokens} {options.image_max_tokens} {index}".encode()
         return Unit(
-            key=sha256(media.digest + self._file.digest + limits).digest(),
+            key=sha256(media.digest + self._file.digest + f"{self._limits} {index}".encode()).digest(),
             rows=rows,
             positions=int(lib.mtmd_input_chunk_get_n_pos(chunk)),
             is_causal=not lib.mtmd_decode_use_non_causal(context, chunk),
@@ -170,16 +174,17 @@ class LlamaProjector:
     def encode(self, unit: Unit) -> "NDArray[np.float32]":
         """Returns the rows of a unit, shape (rows, width), read-only; computed once, then from a cache. Raises
         DecodeError."""
-        if (known := self._cached.get(unit.key)) is not None:
-            self._cached.move_to_end(unit.key)
-            return known
-        rows = self._encoded(unit)
-        self._cached[unit.key] = rows
-        self._held += rows.nbytes
-        while self._held > self._file.options.media_cache_mib << 20:
-            _, oldest = self._cached.popitem(last=False)
-            self._held -= oldest.nbytes
-        return rows
+        with self._encoding:
+            if (known := self._cached.get(unit.key)) is not None:
+                self._cached.move_to_end(unit.key)
+                return known
+            rows = self._encoded(unit)
+            self._cached[unit.key] = rows
+            self._held += rows.nbytes
+            while self._held > self._file.options.media_cache_mib << 20:
+                _, oldest = self._cached.popitem(last=False)
+                self._held -= oldest.nbytes
+            return rows
 
     def _encoded(self, unit: Unit) -> "NDArray[np.float32]":
         import numpy as np

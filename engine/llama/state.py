@@ -3,6 +3,7 @@ are not numbers would spoil cells permanently, since attention multiplies masked
 """
 
 import struct
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from engine.errors import DecodeError
@@ -14,18 +15,19 @@ _F32, _F16 = 0, 1  # enum ggml_type
 _MOST = 1 << 20  # streams, layers
 
 
-def check_state(state: bytes) -> None:
+def check_state(state: bytes, ends: Mapping[int, int] | None = None, *, cell_bytes: int = 12) -> None:
     """Raise DecodeError for positions that are negative, not contiguous or repeated, and for values that are not
-    numbers."""
+    numbers. `ends`: the positions of pictures all of whose rows have one, and the position after each. `cell_bytes`: of
+    what is said of a cell, 24 where it has two more coordinates and its token (`llama_kv_cell_ext`)."""
     offset = 8  # a magic number, and the sequence that was saved
     try:
         while offset < len(state):
-            offset = _section(state, offset)
+            offset = _section(state, offset, ends or {}, cell_bytes)
     except (struct.error, OverflowError):
         return  # the recurrent part of a hybrid model, or data that llama.cpp will refuse
 
 
-def _section(state: bytes, offset: int) -> int:
+def _section(state: bytes, offset: int, ends: Mapping[int, int], cell_bytes: int) -> int:
     """Check one cache, and return where the next begins."""
     (streams,) = struct.unpack_from("<I", state, offset)
     offset += 4
@@ -35,21 +37,27 @@ def _section(state: bytes, offset: int) -> int:
         (count,) = struct.unpack_from("<I", state, offset)
         offset += 4
         if count:
-            offset = _values(state, _cells(state, offset, count), count)
+            offset = _values(state, _cells(state, offset, count, ends, cell_bytes), count)
     return offset
 
 
-def _cells(state: bytes, offset: int, count: int) -> int:
+def _cells(state: bytes, offset: int, count: int, ends: Mapping[int, int], cell_bytes: int) -> int:
     import numpy as np
 
-    end = offset + 12 * count  # position, number of sequences, sequence
+    end = offset + cell_bytes * count  # position, number of sequences, more of the position, sequence
     if end > len(state):
         raise OverflowError
-    cells: NDArray[np.int32] = np.frombuffer(state, "<i4", 3 * count, offset).reshape(count, 3)
+    cells: NDArray[np.int32] = np.frombuffer(state, "<i4", cell_bytes // 4 * count, offset).reshape(count, -1)
     if (cells[:, 1] != 1).any():
         raise OverflowError
     places = np.sort(cells[:, 0])
-    if places[0] < 0 or (np.diff(places) != 1).any():
+    kept = np.ones(count, bool)
+    following = places + 1
+    for last, after in ends.items():
+        first, behind = np.searchsorted(places, (last, last + 1))
+        kept[first + 1 : behind] = False  # the other rows of the picture
+        following[first:behind] = after
+    if places[0] < 0 or (places[kept][1:] != following[kept][:-1]).any():
         raise DecodeError("A saved state has positions that no sequence has; save the prefix again.", "invalid")
     return end
 

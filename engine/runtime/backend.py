@@ -13,7 +13,7 @@ from engine.media import MediaKind
 from engine.parsing.reader import Piece
 from engine.runtime.adapters import Scales
 from engine.runtime.logprobs import TokenLogprobs
-from engine.runtime.media import Projector, Unit
+from engine.runtime.media import Projector, Rows, Unit
 from engine.runtime.state_file import Origin
 from engine.runtime.vectors import VectorContext, VectorInfo
 from engine.types import SamplingParams
@@ -160,8 +160,12 @@ class Backend(Protocol):
         """What makes rows of pictures and sounds; None without one."""
         ...
 
-    def decode_media(self, unit: Unit, sequence: int, position: int) -> None:
-        """Evaluate all rows of a unit from this position on; no logits come of them. Raises DecodeError."""
+    def decode_media(
+        self, unit: Unit, sequence: int, position: int, rows: "Rows | None" = None, part: slice = slice(None)
+    ) -> None:
+        """Evaluate the rows of a unit, which begins at this position, or a part of them, if those before it are
+        evaluated; no logits come of them. `rows`: as the projector encoded them; None: it encodes them now. Raises
+        DecodeError; the sequence then holds nothing of the unit, if its memory can be cut."""
         ...
 
     def abort(self) -> None:

@@ -17,9 +17,10 @@ from engine.runtime.adapters import DropAdapter, LoadAdapter
 from engine.runtime.backend import Backend, Row
 from engine.runtime.config import LoopOptions
 from engine.runtime.drafter import drafter_for
+from engine.runtime.encoder import Encoder
 from engine.runtime.generation import Generation, TokenTable
 from engine.runtime.loaded_adapters import LoadedAdapters
-from engine.runtime.media import whole
+from engine.runtime.media import has_media, whole
 from engine.runtime.pins import Pins
 from engine.runtime.prefix import Blocked, PrefixCache, common_prefix
 from engine.runtime.replies import Replies
@@ -40,7 +41,8 @@ _RESERVE = 512
 
 class Loop:
     """Takes requests and produces replies, over one backend. `draft`: the context of a smaller model, or of the model's
-    own head, which guesses for it. `clock`: seconds, monotonic."""
+    own head, which guesses for it. `clock`: seconds, monotonic. `encoded`: called in another thread when a picture was
+    encoded, for which a step may have waited."""
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class Loop:
         *,
         draft: Backend | None = None,
         clock: Callable[[], float] = perf_counter,
+        encoded: Callable[[], object] = bool,
     ) -> None:
         options = options or LoopOptions()
         self._backend = backend
@@ -66,7 +69,10 @@ class Loop:
         self._states: dict[int, SequenceState] = {}
         self._deadlines: dict[int, float] = {}
         self._vectors = VectorQueue()
+        projector = backend.projector
+        self._encoder = None if projector is None else Encoder(projector.encode, encoded)
         self._scoring = 0  # requests whose tokens are scored
+        self._seeing = 0  # requests with media
         self._replies = Replies()
         self.drain = self._replies.drain
         self._decoding: Sequence[Chunk] = []
@@ -78,8 +84,15 @@ class Loop:
 
     @property
     def busy(self) -> bool:
-        """Whether a step has anything to do."""
-        return bool(self._states or self._vectors.jobs)
+        """Whether a step has anything to do: not while all that runs waits for a picture to be encoded."""
+        if not self._states or self._vectors.jobs or self._encoder is None:
+            return bool(self._states or self._vectors.jobs)
+        return self._admit_again or not (self._encoder.is_busy and self._scheduler.waits)
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds until the next deadline of a request; None without one."""
+        return max(0.0, min(self._deadlines.values()) - self._clock()) if self._deadlines else None
 
     def submit(self, request: TurnRequest) -> None:
         """Accept a request. If making its parser or its options fails, the request ends with that error."""
@@ -99,6 +112,7 @@ class Loop:
         state = SequenceState(request, generation, [*request.tokens, *opening.forced], now)
         self._states[request.id] = state
         self._scoring += bool(request.scored)
+        self._seeing += bool(request.media)
         self._replies.emit(state, opening.events)
         if request.deadline is not None:
             self._deadlines[request.id] = now + request.deadline
@@ -175,6 +189,11 @@ class Loop:
         for id_ in self._vectors.clear():
             self._replies.refuse(id_, EngineError("The engine was closed before the vectors were made."))
 
+    def close(self) -> None:
+        """Wait for the picture that is being encoded. The backend may then be closed."""
+        if self._encoder is not None:
+            self._encoder.close()
+
     def keep_states(self) -> None:
         """Keep the states of all sequences in the caller's store, if there is one, because the context is closed."""
         if self._store is not None:
@@ -213,6 +232,9 @@ class Loop:
             self._expire()
         if self._admit_again:
             self._admit()
+        if self._seeing and self._encoder is not None:
+            for state, error in self._encoder.serve(self._scheduler.running):
+                self._finish(state, "error", contained(error))
         if self._drafts is not None or self._scoring:
             self._guess()
         while batches := self._scheduler.plan(self._adapters.in_force):
@@ -242,8 +264,10 @@ class Loop:
         finally:
             self._decoding = ()
         prefill = 0
-        for state, start, stop, draft, _ in chunks:  # all but the one token after which the next is drawn, with guesses
-            if stop - start > 1 or stop < len(state.tokens):
+        for state, start, stop, draft, part in chunks:
+            if part is not None:
+                prefill += part.stop - part.start
+            elif stop - start > 1 or stop < len(state.tokens):  # not the one token after which the next is drawn
                 prefill += stop - start + len(draft)
         if prefill:
             self._scheduler.budget.took(prefill, self._clock() - began)
@@ -255,8 +279,12 @@ class Loop:
         """Evaluate these chunks, which the same adapters compute, in one decode. Raises DecodeError."""
         first = chunks[0]
         self._adapters.use(first.scales)
-        if first.unit is not None:
-            self._backend.decode_media(first.unit, first.state.sequence, first.state.position(first.start))
+        if first.part is not None:
+            state, (unit, start, stop) = first.state, first.part
+            state.begun = 0  # nothing of the unit is left if this fails
+            place = state.position(first.start)
+            self._backend.decode_media(unit, state.sequence, place, state.rows, slice(start, stop))
+            state.begun = stop
             return
         rows: list[Row] = []
         for chunk in chunks:
@@ -267,7 +295,11 @@ class Loop:
         """Record that these chunks were decoded, then draw a token for each chunk with output."""
         due: list[tuple[SequenceState, int, tuple[int, ...]]] = []
         row, constrained = 0, False
-        for state, start, stop, draft, _ in chunks:
+        for state, start, stop, draft, part in chunks:
+            if part is not None:
+                if part.stop < part.unit.rows:
+                    return  # it is the only chunk of its batch
+                state.rows, state.begun = None, 0
             self._cache.extend(state.sequence, state.tokens[start:stop])
             state.evaluated = stop
             state.strikes = 0
@@ -423,6 +455,11 @@ class Loop:
             if state.request.state and self._load(state):
                 self._finish(state, "stop")
                 return
+            if has_media(state.tokens) and not state.request.media:
+                raise RequestError(
+                    "There is no room for this state with pictures or sounds, which are not there to be read again; "
+                    "release a prefix, or load with a larger kv_tokens=."
+                )
             if state.request.scored:
                 return
             text = [token for token in state.tokens if token >= 0] if state.request.media else state.tokens
@@ -471,6 +508,7 @@ class Loop:
             state.sampler.close()
         del self._states[id_]
         self._scoring -= bool(state.request.scored)
+        self._seeing -= bool(state.request.media)
         self._deadlines.pop(id_, None)
         self._settle_adapters()
         self._admit_again = True
@@ -501,8 +539,9 @@ class Loop:
         if error.reason == "aborted":
             return
         if error.reason == "no_slot":
-            self._cache.shrink(sum(chunk.size for chunk in chunks))
-            if self._cache.clear() or len(self._scheduler.running) > 1:
+            running = self._scheduler.running
+            self._cache.shrink(sum(chunk.size for chunk in chunks) + sum(state.begun for state in running))
+            if self._cache.clear() or len(running) > 1:
                 return
         for chunk in chunks:
             self._retry(chunk, error)
@@ -517,7 +556,7 @@ class Loop:
         if state.strikes > _STRIKES:
             self._finish(state, "error", error)
             return
-        if state.evaluated != chunk.start:
+        if state.evaluated != chunk.start or (chunk.part is not None and chunk.part.start):
             return
         try:
             self._evaluate([chunk])

@@ -1,6 +1,5 @@
 """Pictures and sounds as units of a sequence: rows that are evaluated together, and kept or forgotten together."""
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
@@ -28,8 +27,11 @@ class Unit:
     source: Any = None
 
 
-_MOST = 1 << 20
-"""Rows that a unit may have."""
+_BITS = 20
+_MOST = (1 << _BITS) - 1
+"""The most rows of a unit."""
+Rows: TypeAlias = "NDArray[np.float32]"
+"""The rows of a unit, shape (rows, width)."""
 Part: TypeAlias = tuple[int, ...] | Unit
 """Tokens that the projector puts around a unit, or a unit."""
 
@@ -45,6 +47,13 @@ class Placed(NamedTuple):
         return self.start + self.unit.rows
 
 
+class Tokenized(NamedTuple):
+    """The tokens of a prompt, and the pictures and sounds among them."""
+
+    tokens: tuple[int, ...]
+    media: tuple[Placed, ...] = ()
+
+
 class Projector(Protocol):
     """What makes rows of pictures and sounds for one model."""
 
@@ -56,32 +65,26 @@ class Projector(Protocol):
         kind that this projector does not take, and for what it cannot read."""
         ...
 
-    def encode(self, unit: Unit) -> "NDArray[np.float32]":
-        """Returns the rows of a unit, shape (rows, width); computed once, then from a cache. Only in the engine's
-        thread. Raises DecodeError."""
+    def encode(self, unit: Unit) -> Rows:
+        """Returns the rows of a unit; computed once, then from a cache. May run beside the decode
+        of a context, in one thread at a time. Raises DecodeError."""
         ...
 
 
-class RowTokens:
-    """The numbers that stand for rows of media among a sequence's tokens: negative, the same for the same row of the
-    same unit, and for nothing else."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[bytes, int] = {}
-        self._lock = threading.Lock()
-
-    def of(self, unit: Unit) -> range:
-        """Returns the numbers of a unit's rows, in order."""
-        with self._lock:
-            number = self._numbers.setdefault(unit.key, len(self._numbers))
-        first = -((number * _MOST + unit.rows - unit.positions) * _MOST) - 1
-        return range(first, first - unit.rows, -1)
+def row_tokens(unit: Unit) -> range:
+    """Returns the numbers that stand for a unit's rows among tokens, in order: negative, and the same for the same row
+    of the same unit, in every process, and for nothing else. They hold the unit's key, its rows and positions, and
+    the index of the row."""
+    number = int.from_bytes(unit.key)
+    for part in (unit.rows, unit.positions, 0):
+        number = number << _BITS | part
+    return range(~number, ~number - unit.rows, -1)
 
 
 def whole(tokens: Sequence[int], length: int) -> int:
     """Returns the greatest number of leading tokens, at most `length`, that does not cut a unit in two."""
     if 0 < length < len(tokens) and tokens[length] < 0:
-        return length - (-tokens[length] - 1) % _MOST
+        return length - (~tokens[length] & _MOST)
     return length
 
 
@@ -90,8 +93,21 @@ def position(tokens: Sequence[int], length: int) -> int:
     held = tokens[:length]
     if not held or min(held) >= 0:
         return length
-    firsts = (-token - 1 for token in held if token < 0 and (-token - 1) % _MOST == 0)
-    return length - sum(first // _MOST % _MOST for first in firsts)
+    firsts = (~token >> _BITS for token in held if token < 0 and not ~token & _MOST)
+    return length - sum((first >> _BITS & _MOST) - (first & _MOST) for first in firsts)
+
+
+def are_whole(tokens: Sequence[int]) -> bool:
+    """Whether the rows among the tokens are those of whole units."""
+    at = 0
+    while at < len(tokens):
+        first, rows = tokens[at], 1
+        if first < 0:
+            rows = ~first >> 2 * _BITS & _MOST
+            if not rows or ~first & _MOST or tuple(tokens[at : at + rows]) != tuple(range(first, first - rows, -1)):
+                return False
+        at += rows
+    return True
 
 
 def has_media(tokens: Sequence[int]) -> bool:

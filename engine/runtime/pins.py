@@ -2,7 +2,6 @@
 
 from engine.errors import RequestError
 from engine.runtime.backend import Backend
-from engine.runtime.media import has_media
 from engine.runtime.prefix import PrefixCache
 from engine.runtime.state_file import SavedState
 
@@ -43,8 +42,6 @@ class Pins:
         sequence = self._sequences.get(id_)
         if sequence is None:
             raise RequestError("This prefix was released; pin it again.")
-        if has_media(self._cache.held(sequence)):
-            raise RequestError("A prefix with pictures or sounds cannot be saved; pin one without them.")
         return SavedState(
             tuple(self._cache.held(sequence)), self._backend.save(sequence), self._cache.adapters(sequence)
         )

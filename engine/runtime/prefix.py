@@ -16,7 +16,7 @@ from typing import NamedTuple
 from engine.errors import DecodeError
 from engine.runtime.adapters import BASE, Adapters
 from engine.runtime.backend import Backend
-from engine.runtime.media import has_media, position, whole
+from engine.runtime.media import position, whole
 from engine.runtime.state_store import Shelf, Stored
 
 _log = logging.getLogger("engine.runner")
@@ -233,6 +233,8 @@ class PrefixCache:
         """Mark the sequence as idle; what it holds stays for others until its cells are needed, then its state is kept
         if it is likely to be `continued`."""
         slot = self._slots[sequence]
+        if self._info.media:
+            self._cut(sequence, len(slot.tokens))  # the rows of a picture of which others are missing
         slot.plan, slot.continued = None, continued
         self._touch(sequence)
 
@@ -270,12 +272,12 @@ class PrefixCache:
         if not self.make_room(len(tokens)):
             return False
         self._memory.restore(sequence, state)
-        held = self._memory.positions(sequence)
-        if held != len(tokens):
+        held, wanted = self._memory.positions(sequence), self._positions(tokens, len(tokens))
+        if held != wanted:
             self._memory.trim(sequence, 0)
             raise DecodeError(
-                f"The saved state holds {held:,} positions, but its file lists {len(tokens):,} tokens: they do not "
-                "belong together. Save the prefix again.",
+                f"The saved state holds {held:,} positions, but its file lists {len(tokens):,} tokens, which take "
+                f"{wanted:,}: they do not belong together. Save the prefix again.",
                 "invalid",
             )
         self.extend(sequence, tokens)
@@ -396,7 +398,7 @@ class PrefixCache:
         slot = self._slots[sequence]
         tokens = slot.tokens
         lost = len(tokens) - left
-        if self._shelf is None or not slot.continued or lost < self._worth or has_media(tokens):
+        if self._shelf is None or not slot.continued or lost < self._worth:
             return
         if lost <= left and not self._claimed(tokens, left):
             return

@@ -8,6 +8,7 @@ from engine.families import Format, builtin_families
 from engine.parsing import Parser as TextParser
 from engine.parsing.reader import Piece
 from engine.runtime.backend import Vocab
+from engine.runtime.media import are_whole
 from engine.template.prompt import Prompt
 
 
@@ -85,6 +86,17 @@ def known_tokens(vocab: Vocab, tokens: tuple[int, ...]) -> tuple[int, ...]:
     if wrong := [token for token in tokens if not 0 <= token < vocab.size]:
         raise RequestError(f"There is no token {shown(wrong[0])}; this model has the tokens 0 to {vocab.size - 1}.")
     return tokens
+
+
+def check_known(vocab: Vocab, tokens: tuple[int, ...]) -> None:
+    """Raise RequestError for a token that is neither the vocabulary's nor a row of a whole picture or sound."""
+    known_tokens(vocab, tuple(token for token in tokens if token >= 0) if are_whole(tokens) else tokens)
+
+
+def check_end(tokens: Sequence[int]) -> None:
+    """Raise RequestError for a prompt after which nothing can be drawn."""
+    if tokens[-1] < 0:
+        raise RequestError("The prompt ends with a picture or a sound; let text follow it.")
 
 
 def _text(vocab: Vocab, tokens: Iterable[int]) -> str:

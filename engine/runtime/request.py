@@ -178,8 +178,12 @@ class Save(NamedTuple):
     pin: int
 
 
+class Encoded(NamedTuple):
+    """Look for a picture or a sound that was encoded."""
+
+
 class Close(NamedTuple):
     """Cancel everything and stop."""
 
 
-Command: TypeAlias = Submit | Cancel | EndReasoning | Unpin | Save | Embed | LoadAdapter | DropAdapter | Close
+Command: TypeAlias = Submit | Cancel | EndReasoning | Unpin | Save | Embed | LoadAdapter | DropAdapter | Encoded | Close

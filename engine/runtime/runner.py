@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Protocol, runtime_checkable
 
 from engine.errors import EngineError
@@ -13,7 +13,18 @@ from engine.runtime.backend import Backend, ContextInfo, Vocab
 from engine.runtime.config import LoopOptions
 from engine.runtime.loop import Loop
 from engine.runtime.media import Part
-from engine.runtime.request import Cancel, Close, Command, EndReasoning, Reply, Save, Submit, TurnRequest, Unpin
+from engine.runtime.request import (
+    Cancel,
+    Close,
+    Command,
+    Encoded,
+    EndReasoning,
+    Reply,
+    Save,
+    Submit,
+    TurnRequest,
+    Unpin,
+)
 from engine.runtime.state_file import Origin
 from engine.runtime.vectors import Embed
 
@@ -72,8 +83,8 @@ class Runner:
         self._deliver = deliver
         self._backend = backend
         self._draft = draft
-        self._loop = Loop(backend, options, draft=draft)
         self._inbox: SimpleQueue[Command] = SimpleQueue()
+        self._loop = Loop(backend, options, draft=draft, encoded=lambda: self._inbox.put(Encoded()))
         self._gate = threading.Lock()
         self._refusal: EngineError | None = None
         self._ended = threading.Event()
@@ -159,6 +170,7 @@ class Runner:
             self._deliver(loop.drain())
         finally:
             try:
+                self._loop.close()
                 self._backend.close()
                 if self._draft is not None:
                     self._draft.close()
@@ -166,10 +178,14 @@ class Runner:
                 self._ended.set()
 
     def _carry_out(self) -> bool:
-        """Carry out the commands in the queue; with nothing else to do, wait for one. Returns False after a `Close`."""
+        """Carry out the commands in the queue; with nothing else to do, wait for one, or for a deadline. Returns False
+        after a `Close`."""
         inbox, loop = self._inbox, self._loop
         while not loop.busy or not inbox.empty():
-            command = inbox.get()
+            try:
+                command = inbox.get(timeout=loop.patience)
+            except Empty:
+                return True
             if isinstance(command, Submit):
                 loop.submit(command.request)
             elif isinstance(command, Cancel):
@@ -184,6 +200,8 @@ class Runner:
                 loop.embed(command)
             elif isinstance(command, LoadAdapter | DropAdapter):
                 loop.change_adapters(command)
+            elif isinstance(command, Encoded):
+                continue
             else:
                 return False
             if replies := loop.drain():

@@ -20,6 +20,7 @@ _DRAFTING_ROWS = 32
 _OFFLINE_EVERY = 16
 """While prompts are evaluated and only offline requests decode, every 16th step decodes them too."""
 _SEQUENCE = attrgetter("state.sequence")
+_BEGUN = attrgetter("begun")
 
 
 class PrefillBudget:
@@ -42,15 +43,23 @@ class PrefillBudget:
         self.rows = max(wanted // _TILE * _TILE, self._least)
 
 
+class UnitPart(NamedTuple):
+    """Rows `start` to `stop` (exclusive) of a unit of media."""
+
+    unit: Unit
+    start: int
+    stop: int
+
+
 class Chunk(NamedTuple):
-    """Tokens `start` to `stop` (exclusive) of a request, to be evaluated together, followed by a draft; or all rows of
-    a `unit` of media."""
+    """Tokens `start` to `stop` (exclusive) of a request, to be evaluated together, followed by a draft. If these are
+    the rows of a unit of media, `part` of them; they count as evaluated once the last part is."""
 
     state: SequenceState
     start: int
     stop: int
     draft: tuple[int, ...] = ()
-    unit: Unit | None = None
+    part: UnitPart | None = None
 
     @property
     def size(self) -> int:
@@ -93,6 +102,7 @@ class Scheduler:
         self._draft_rows = min(info.n_outputs, _DRAFTING_ROWS)
         self._n_outputs = min(info.n_outputs, info.n_batch)
         self._separate = info.separate_prefill
+        self._parts = info.can_share
         self._waiting: list[SequenceState] = []
         self._running: list[SequenceState] = []
         self._arrivals = 0
@@ -113,9 +123,15 @@ class Scheduler:
     def guessing(self) -> tuple[list[SequenceState], int]:
         """The requests for whose next tokens guesses are useful, and how many guesses the next step has room for."""
         due = [state for state in self._running if state.pending == 1 and not state.request.pin]
-        if len(due) < len(self._running) and all(state.request.offline for state in due):
+        beside_prompts = len(due) < sum(not state.waits for state in self._running)
+        if beside_prompts and all(state.request.offline for state in due):
             return [], 0  # they wait for the prompts of others in most steps
-        return due, self._draft_room(len(due), beside_prompts=len(due) < len(self._running))
+        return due, self._draft_room(len(due), beside_prompts=beside_prompts)
+
+    @property
+    def waits(self) -> bool:
+        """Whether all that runs waits for a picture or a sound to be encoded."""
+        return bool(self._running) and all(state.waits for state in self._running)
 
     def add(self, state: SequenceState) -> None:
         """Add a new request to the queue, behind those of its priority."""
@@ -132,7 +148,7 @@ class Scheduler:
     def preempt(self, state: SequenceState) -> None:
         """Take the request's sequence; it waits again, at the place of its arrival."""
         self._running.remove(state)
-        state.sequence, state.evaluated = -1, 0
+        state.sequence, state.evaluated, state.begun = -1, 0, 0
         _insert(self._waiting, state)
 
     def remove(self, state: SequenceState) -> None:
@@ -145,7 +161,7 @@ class Scheduler:
         return self._running[-1] if len(self._running) > 1 else None
 
     def plan(self, in_force: Scales = ()) -> list[list[Chunk]]:
-        """Returns the next step's batches, to be evaluated one after the other; empty when nothing runs. A batch is
+        """Returns the next step's batches, to be evaluated one after the other; empty when nothing can. A batch is
         computed with one set of adapters; first come those with the set `in_force`, which costs no change.
 
         Requests with one token left to evaluate come first (in turns, if there are more than rows), then prompts in
@@ -158,7 +174,8 @@ class Scheduler:
         decoding: list[SequenceState] = []
         prompts: list[SequenceState] = []
         for state in self._running:
-            (decoding if len(state.tokens) - state.evaluated == 1 else prompts).append(state)
+            if not state.waits:
+                (decoding if len(state.tokens) - state.evaluated == 1 else prompts).append(state)
         if decoding and prompts and self._may_wait(decoding, prompts[0].request.priority):
             decoding = []
         decodes = self._decodes(decoding, beside_prompts=bool(prompts)) if decoding else []
@@ -197,17 +214,22 @@ class Scheduler:
         return min(room, self._n_batch // 2 - decoding) if beside_prompts else room
 
     def _prefill(self, prompts: Sequence[SequenceState], room: int) -> list[Chunk]:
-        """Returns the budget's rows of prefill, at most `room`, for the first prompts. No chunk crosses a mark; a unit
-        of media is evaluated in full, however many rows it has."""
+        """Returns the budget's rows of prefill, at most `room`, for the first prompts. No chunk crosses a mark. A unit
+        of media that was begun goes on first, since its rows are in the memory; one whose rows see one another, and any
+        in a memory that cannot be cut, is evaluated in full, however many rows it has."""
         chunks: list[Chunk] = []
         room = min(room, self.budget.rows)
-        for state in prompts:
+        for state in sorted(prompts, key=_BEGUN, reverse=True):
             if room <= 0:
                 break
-            unit = state.unit if state.request.media else None
-            stop = min(state.evaluated + (room if unit is None else unit.rows), state.next_mark)
-            chunks.append(Chunk(state, state.evaluated, stop, unit=unit))
-            room -= stop - state.evaluated
+            if (unit := state.unit if state.request.media else None) is None:
+                chunks.append(Chunk(state, state.evaluated, min(state.evaluated + room, state.next_mark)))
+                room -= chunks[-1].size
+                continue
+            rows = min(unit.rows - state.begun, room if self._parts and unit.is_causal else unit.rows)
+            part = UnitPart(unit, state.begun, state.begun + rows)
+            chunks.append(Chunk(state, state.evaluated, state.evaluated + unit.rows, part=part))
+            room -= rows
         return chunks
 
 
@@ -220,8 +242,8 @@ def _by_adapters(batches: Sequence[Sequence[Chunk]], in_force: Scales) -> list[l
         for chunk in batch:
             parts.setdefault(chunk.scales, []).append(chunk)
         for scales, chunks in parts.items():
-            texts = sorted((chunk for chunk in chunks if chunk.unit is None), key=_SEQUENCE)
-            alone = [[chunk] for chunk in chunks if chunk.unit is not None]
+            texts = sorted((chunk for chunk in chunks if chunk.part is None), key=_SEQUENCE)
+            alone = [[chunk] for chunk in chunks if chunk.part is not None]
             groups.setdefault(scales, []).extend([texts, *alone] if texts else alone)
     return [chunks for group in groups.values() for chunks in group]
 

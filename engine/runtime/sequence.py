@@ -3,6 +3,7 @@ contains.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from engine.events import Event
 from engine.runtime.backend import Sampler
@@ -23,7 +24,8 @@ class SequenceState:
     the request waits). At least one token is always left to evaluate: the next token is drawn from the logits of the
     last one. `marks`: the positions for checkpoints, ascending. `draft`: guesses at the next tokens, evaluated along
     with the last one; `drafts`: what earlier ones came to. `events` and `logprobs` came since the last reply,
-    `prefilled` is the progress that the next reply reports.
+    `prefilled` is the progress that the next reply reports. `rows`: those of `next_unit`, once it is encoded;
+    the first `begun` of them are evaluated.
     """
 
     request: TurnRequest
@@ -41,6 +43,8 @@ class SequenceState:
     events: list[Event] = field(default_factory=list[Event])
     logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
     prefilled: int = 0
+    rows: Any = None
+    begun: int = 0
     cached: int = 0
     started: float | None = None
     first_token: float | None = None
@@ -52,9 +56,19 @@ class SequenceState:
         return len(self.tokens) - self.evaluated
 
     @property
+    def next_unit(self) -> Unit | None:
+        """The first picture or sound that is not evaluated yet."""
+        return next((unit for start, unit in self.request.media if start >= self.evaluated), None)
+
+    @property
     def unit(self) -> Unit | None:
         """The picture or sound whose first row is evaluated next."""
         return next((unit for start, unit in self.request.media if start == self.evaluated), None)
+
+    @property
+    def waits(self) -> bool:
+        """Whether what is evaluated next is not encoded yet."""
+        return self.rows is None and bool(self.request.media) and self.unit is not None
 
     def position(self, index: int) -> int:
         """Returns the position of the token at an index."""

@@ -22,11 +22,11 @@ from engine.runtime.backend import Backend, ContextInfo, Vocab
 from engine.runtime.config import LoopOptions
 from engine.runtime.control_tokens import ControlTokens
 from engine.runtime.generation import Limits
-from engine.runtime.media import Part, Placed, RowTokens, Unit, has_media, whole
+from engine.runtime.media import Part, Placed, Tokenized, Unit, has_media, row_tokens, whole
 from engine.runtime.metrics import Metrics, Tally
 from engine.runtime.pending import PendingVectors
 from engine.runtime.process import Home
-from engine.runtime.raw import known_tokens, raw_parser, tokens_of
+from engine.runtime.raw import check_end, check_known, known_tokens, raw_parser, tokens_of
 from engine.runtime.request import Reply, TurnRequest, check_fits
 from engine.runtime.runner import LoopHandle, RemoteContext, Runner
 from engine.runtime.state_file import SavedState, read_state, write_state
@@ -84,7 +84,6 @@ class Service:
         self._encoded = lru_cache(maxsize=16)(partial(_encoded, backend.vocab))
         self._single = lru_cache(maxsize=16)(partial(_single_tokens, backend.vocab))
         self._turns = TurnMemory(backend.vocab)
-        self._rows = RowTokens()
         self._adapters = AdapterNames()
         self._post = _Deliveries(self._turns, backend.info, options.max_waiting)
         self._runner: LoopHandle
@@ -153,16 +152,16 @@ class Service:
     def tokens(self, prompt: Prompt) -> tuple[int, ...]:
         """Returns the tokens that `submit` sends for a prompt; for turns generated here, the very tokens that were
         generated. Raises ForgedPromptError if callers' text became a control token, RequestError for media."""
-        return self._read(prompt)[0]
+        return self.tokenized(prompt).tokens
 
-    def _read(self, prompt: Prompt) -> tuple[tuple[int, ...], tuple[Placed, ...]]:
-        """Returns the tokens of a prompt, and the pictures and sounds among them."""
+    def tokenized(self, prompt: Prompt) -> Tokenized:
+        """Returns the tokens of a prompt, and the pictures and sounds among them. Raises what `tokens` raises."""
         self.check()
         if not prompt.media:
             own = self._vocab.encode(prompt.texts, add_bos=True)
             tokens = self._turns.splice(prompt.text, own)
             self._control.check(prompt.texts, tokens)
-            return tokens, ()
+            return Tokenized(tokens)
         mixed: list[int] = []
         placed: list[Placed] = []
         for text, group in groupby(prompt.pieces, lambda piece: isinstance(piece, Piece)):
@@ -178,8 +177,8 @@ class Service:
                 for unit in self._units(piece.media):
                     if isinstance(unit, Unit):
                         placed.append(Placed(len(mixed), unit))
-                    mixed += self._rows.of(unit) if isinstance(unit, Unit) else unit
-        return tuple(mixed), tuple(placed)
+                    mixed += row_tokens(unit) if isinstance(unit, Unit) else unit
+        return Tokenized(tuple(mixed), tuple(placed))
 
     def _units(self, media: Media) -> Sequence[Part]:
         """Returns a picture or a sound as the model reads it; the last ones are remembered."""
@@ -200,11 +199,10 @@ class Service:
         turn.check()
         self._check_generates()
         _check_tokens(turn.sampling, self._vocab.size)
-        tokens, media = (turn.tokens, ()) if turn.tokens else self._read(turn.prompt)
+        tokens, media = Tokenized(turn.tokens) if turn.tokens else self.tokenized(turn.prompt)
         if not tokens:
             raise RequestError("The prompt is empty; give the model at least one token to continue.")
-        if tokens[-1] < 0:
-            raise RequestError("The prompt ends with a picture or a sound; let text follow it.")
+        check_end(tokens)
         check_fits(len(tokens), self._info.n_ctx)
         if turn.constraint is not None:
             turn.constraint.check(self._controls)
@@ -234,7 +232,12 @@ class Service:
         return (before, start) if before else (start,)
 
     def pin(
-        self, tokens: Sequence[int], adapters: AdaptersLike | None = None, *, progress: Progress | None = None
+        self,
+        tokens: Sequence[int],
+        adapters: AdaptersLike | None = None,
+        *,
+        media: tuple[Placed, ...] = (),
+        progress: Progress | None = None,
     ) -> "PinnedPrefix":
         """Evaluate a prefix and keep it for prompts that begin with it; returns when it is evaluated. It occupies a
         sequence.
@@ -243,21 +246,22 @@ class Service:
         when the prefix does not fit, RequestError when no sequence is available for it, EngineError when it was
         stopped.
         """
-        return self._pin(SavedState(tuple(tokens), b"", self._adapters.chosen(adapters, tokens)), progress)
+        return self._pin(SavedState(tuple(tokens), b"", self._adapters.chosen(adapters, tokens)), media, progress)
 
-    def _pin(self, saved: SavedState, progress: Progress | None = None) -> "PinnedPrefix":
+    def _pin(
+        self, saved: SavedState, media: tuple[Placed, ...] = (), progress: Progress | None = None
+    ) -> "PinnedPrefix":
         """Pin a prefix; without a state it is evaluated."""
         tokens = saved.tokens
         self.check()
         self._check_generates()
         if not tokens:
             raise RequestError("The prefix is empty; give it at least one token.")
-        if has_media(tokens):
-            raise RequestError("A prefix with pictures or sounds cannot be pinned; leave them out of it.")
         check_fits(len(tokens), self._info.n_ctx)
         id_ = next(self._ids)
         turn = TurnRequest(Prompt("", ()), raw_parser, progress=progress, pin=True, state=saved.state)
-        stream = self._start(turn.crossing(id_, tokens, Limits(), (), saved.adapters), OutputQueue(turn, tokens))
+        request = replace(turn.crossing(id_, tokens, Limits(), (), saved.adapters), media=media)
+        stream = self._start(request, OutputQueue(turn, tokens))
         if stream.result().finish_reason != "stop":
             raise EngineError(
                 "The prefix was not pinned: progress() stopped it, or the engine was closed. Pin it again."
@@ -272,7 +276,7 @@ class Service:
         another model or other settings, or to adapters that are not loaded, and whatever `pin` raises."""
         self.check()
         saved = read_state(_path(path), self._origin())
-        known_tokens(self._vocab, saved.tokens)
+        check_known(self._vocab, saved.tokens)
         loaded = {adapter.digest for adapter in self.adapters.values()}
         if lacking := [digest for digest, _ in saved.adapters.scales if digest not in loaded]:
             raise RequestError(
@@ -286,7 +290,12 @@ class Service:
             raise RequestError(NOT_CHAT)
 
     def score(
-        self, tokens: tuple[int, ...], scored: tuple[int, ...], top: int = 1, named: AdaptersLike | None = None
+        self,
+        tokens: tuple[int, ...],
+        scored: tuple[int, ...],
+        top: int = 1,
+        named: AdaptersLike | None = None,
+        media: tuple[Placed, ...] = (),
     ) -> Stream:
         """Read `scored` after `tokens`: the stream's logprobs are those of its tokens, each with the `top` likeliest of
         its place. `named`: the adapters that compute them. Raises what `submit` raises."""
@@ -294,13 +303,14 @@ class Service:
         self._check_generates()
         if not tokens or not scored:
             raise RequestError("A score needs a token to score, and one before it: pass a prompt and a text.")
-        if has_media(tokens):
-            raise RequestError("After pictures and sounds nothing can be scored; leave them out of the prompt.")
-        known_tokens(self._vocab, (*tokens, *scored))
+        check_end(tokens)
+        check_known(self._vocab, tokens)
+        known_tokens(self._vocab, scored)
         check_fits(len(tokens) + len(scored) - 1, self._info.n_ctx)
         turn = TurnRequest(Prompt("", ()), raw_parser, SamplingParams(logprobs=top), scored=scored, offline=True)
         adapters = self._adapters.chosen(named, tokens)
-        return self._start(turn.crossing(next(self._ids), tokens, Limits(), (), adapters), OutputQueue(turn, tokens))
+        request = replace(turn.crossing(next(self._ids), tokens, Limits(), (), adapters), media=media)
+        return self._start(request, OutputQueue(turn, tokens))
 
     @property
     def adapters(self) -> dict[str, AdapterInfo]:

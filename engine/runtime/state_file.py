@@ -28,7 +28,8 @@ _DIGEST = 32
 class Origin:
     """What a state belongs to: the weights (a digest), the library, and the settings that shape a cache. `rope`: the
     options for positions that were given. `buffers`: one for all sequences, or one for each; llama.cpp loads a state
-    only into as many as it was saved from. `control_vectors`: a digest of their sum, "" without any."""
+    only into as many as it was saved from. `control_vectors`: a digest of their sum, "" without any. `projector`: a
+    digest of what makes rows of pictures and sounds, "" without one."""
 
     model: str
     library: str
@@ -39,11 +40,13 @@ class Origin:
     swa_full: bool
     buffers: int
     control_vectors: str = ""
+    projector: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """The tokens that a sequence held, its state, and the adapters that computed it."""
+    """The tokens that a sequence held, its state, and the adapters that computed it. Rows of pictures and sounds are
+    among the tokens, as the numbers that `engine.runtime.media` makes of their content."""
 
     tokens: tuple[int, ...]
     state: bytes
@@ -115,6 +118,11 @@ def _check_origin(path: Path, found: Origin, wanted: Origin) -> None:
             continue
         if field.name == "model":
             raise RequestError(f"{path} is the state of another model; load that model, or save a state of this one.")
+        if field.name == "projector":
+            which = "with another" if theirs and ours else "with a" if theirs else "without a"
+            raise RequestError(
+                f"{path} was saved {which} projector; load the model as it was then, or save the state again."
+            )
         if field.name == "buffers":
             cure = "kv_unified=True" if theirs == 1 else f"kv_unified=False, n_sequences={theirs}"
             raise RequestError(

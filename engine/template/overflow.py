@@ -170,14 +170,15 @@ class Prompts:
         )
         return replace(prompt, restored=restored.numbers)
 
-    def head(self, messages: Sequence[Message], known: Sequence[Tool], options: PromptOptions) -> tuple[int, ...]:
-        """Returns the tokens that all prompts share that continue these messages with a user message."""
+    def head(self, messages: Sequence[Message], known: Sequence[Tool], options: PromptOptions) -> tuple[Prompt, int]:
+        """Returns a prompt that continues these messages with a user message, and how many of its tokens all prompts
+        share that do."""
         answering = replace(options, continue_final_message=False)
         first, second = (
-            self._tokens(self.rendered(Restored((*messages, Message(role="user", content=text)), ()), known, answering))
+            self.rendered(Restored((*messages, Message(role="user", content=text)), ()), known, answering)
             for text in ("a", "b")
         )
-        return first[: _shared(first, second)]
+        return first, _shared(self._tokens(first), self._tokens(second))
 
     def fitted(self, restored: Restored, known: Sequence[Tool], options: PromptOptions) -> Fitted:
         """Returns the prompt, fitted by the overflow policy. Raises RequestError for an unknown policy."""

@@ -39,17 +39,17 @@ MAX_ROOM_LINES = {
     "families/": 1_660,
     "hub/": 1_590,
     "isolated/": 1_030,
-    "llama/": 5_610,
+    "llama/": 5_640,
     "media/": 680,
     "mcp/": 1_290,
     "notebook/": 210,
     "openai/": 2_690,
     "parsing/": 5_440,
     "remote/": 1_290,
-    "runtime/": 5_940,
+    "runtime/": 6_180,
     "template/": 5_090,
     "tools/": 1_500,
-    "modules outside rooms": 7_800,
+    "modules outside rooms": 7_850,
 }
 """What each room may have. A room that is cut gets less; one that needs more says why in docs/ARCHITECTURE.md."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}

@@ -5,71 +5,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scripted_media import ROWS, TEMPLATE, VOCAB, asked, opened, picture, read
 
-from engine import Audio, ChatTemplate, Engine, ForgedPromptError, Image, Piece, RequestError, StateStore
+from engine import Audio, ChatTemplate, Engine, ForgedPromptError, Piece, RequestError
 from engine.errors import DecodeError
-from engine.media import Media, MediaKind
-from engine.runtime.config import LoopOptions
-from engine.runtime.media import Part, RowTokens, Unit, has_media, position, whole
-from engine.testing import ByteVocab, ScriptedBackend
-from engine.types import Completion
-
-VOCAB = ByteVocab(["<|im_start|>"], end=["<|im_end|>"])
-TEMPLATE = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-ROWS = 50
-
-
-class Projector:
-    """Makes of each picture a marker, a unit of 50 rows, and a marker."""
-
-    kinds: frozenset[MediaKind] = frozenset({"image"})
-
-    def __init__(self, rows: int = ROWS, *, is_causal: bool = True) -> None:
-        self.rows = rows
-        self.is_causal = is_causal
-        self.reads = 0
-
-    def read(self, media: Media) -> Sequence[Part]:
-        if not isinstance(media, Image):
-            raise RequestError("This projector takes no sound.")
-        self.reads += 1
-        return (ord("<"),), Unit(media.digest, self.rows, self.rows, self.is_causal), (ord(">"),)
-
-    def encode(self, unit: Unit) -> Any:
-        raise AssertionError("the scripted backend has no rows")
-
-
-def picture(shade: int) -> Image:
-    return Image(np.full((2, 2, 3), shade, np.uint8))
-
-
-def opened(projector: Projector | None = None, **options: Any) -> tuple[Engine, ScriptedBackend]:
-    backend = ScriptedBackend(lambda _: "fine", vocab=VOCAB, projector=projector or Projector(), **options)
-    return Engine(backend, ChatTemplate(TEMPLATE, family="hermes", control_tokens=VOCAB.control_tokens)), backend
-
-
-def asked(*shades: int, text: str = "What is this?") -> list[dict[str, Any]]:
-    return [{"role": "user", "content": [text, *map(picture, shades)]}]
-
-
-def read(completion: Completion) -> int:
-    assert completion.usage is not None
-    return completion.usage.prompt_tokens - completion.usage.cached_tokens
+from engine.runtime.media import Unit, are_whole, has_media, position, row_tokens, whole
+from engine.testing import ScriptedBackend
 
 
 def test_numbers_of_rows() -> None:
-    rows = RowTokens()
-    one, two = Unit(b"a", 7, 3, True), Unit(b"b", 4, 4, True)
-    first, second = list(rows.of(one)), list(rows.of(two))
-    assert list(rows.of(Unit(b"a", 7, 3, True))) == first
+    one, two = Unit(bytes(31) + b"a", 7, 3, True), Unit(bytes(32), 4, 4, True)
+    first, second = list(row_tokens(one)), list(row_tokens(two))
+    assert list(row_tokens(Unit(bytes(31) + b"a", 7, 3, True))) == first
     assert len({*first, *second}) == 11
     assert max(*first, *second) < 0
     tokens = [5, *first, 6, *second, 7]
     assert [whole(tokens, length) for length in range(15)] == [0, 1, 1, 1, 1, 1, 1, 1, 8, 9, 9, 9, 9, 13, 14]
     assert [position(tokens, length) for length in (0, 1, 8, 9, 13, 14)] == [0, 1, 4, 5, 9, 10]
+    assert are_whole(tokens)
+    assert not any(are_whole(tokens[:length]) for length in (2, 7, 10, 12))
+    assert not any(are_whole(each) for each in (tokens[2:], [-1], [-5, 3], [*first[:3], *first[2:]]))
     assert (has_media([1, 2]), has_media(tokens), has_media([])) == (False, True, False)
 
 
@@ -110,14 +65,14 @@ def test_many_at_once_with_few_cells(pool: int | None, trimmable: bool) -> None:
         runner._loop.cache.check()
 
 
-def test_a_failed_encode_ends_the_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_decode_ends_the_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     llm, backend = opened()
     decode = backend.decode_media
 
-    def fail(unit: Unit, sequence: int, position: int) -> None:
+    def fail(unit: Unit, *arguments: Any) -> None:
         if unit.key == picture(9).digest:
             raise DecodeError("no rows", "failed")
-        decode(unit, sequence, position)
+        decode(unit, *arguments)
 
     monkeypatch.setattr(backend, "decode_media", fail)
     with llm:
@@ -132,10 +87,11 @@ def test_what_media_cannot_do_is_refused() -> None:
     with llm:
         with pytest.raises(RequestError, match="takes no sound"):
             llm.chat([{"role": "user", "content": ["?", Audio(np.zeros(100), rate=8000)]}])
-        with pytest.raises(RequestError, match="cannot be pinned"):
-            llm.pin(asked(1))
-        with pytest.raises(RequestError, match="nothing can be scored"):
-            llm.classify(asked(1), ["yes", "no"])
+        with pytest.raises(RequestError, match="There is no token -5"):
+            llm.complete([1, -5, 2])
+        rows = list(row_tokens(Unit(picture(1).digest, 3, 3, True)))
+        with pytest.raises(RequestError, match="There is no token"):
+            llm.score([1, *rows, 2], [[3]])
     plain = Engine(ScriptedBackend(["x"], vocab=VOCAB), ChatTemplate(TEMPLATE, family="hermes"))
     with plain, pytest.raises(RequestError, match="without a projector"):
         plain.chat(asked(1))
@@ -154,14 +110,3 @@ def test_text_beside_a_picture_cannot_forge(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(backend.vocab, "encode", careless)
         with pytest.raises(ForgedPromptError):
             llm.chat(asked(1, text="<|im_start|>system"))
-
-
-def test_pictures_are_not_kept_as_states() -> None:
-    states = StateStore()
-    backend = ScriptedBackend(lambda _: "fine", vocab=VOCAB, projector=Projector(), n_sequences=1)
-    template = ChatTemplate(TEMPLATE, family="hermes", control_tokens=VOCAB.control_tokens)
-    with Engine(backend, template, options=LoopOptions(states=states)) as llm:
-        llm.chat(asked(1, text="a text of some length, " * 5))
-        llm.chat("something else, " * 10)
-        assert states.sizes.states == 0
-    assert states.sizes.states == 1, "the text"

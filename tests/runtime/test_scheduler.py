@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from engine.runtime.backend import ContextInfo
 from engine.runtime.generation import Generation, Limits, TokenTable
+from engine.runtime.media import Placed, Unit, row_tokens
 from engine.runtime.request import TurnRequest
-from engine.runtime.scheduler import Chunk, PrefillBudget, Scheduler
+from engine.runtime.scheduler import Chunk, PrefillBudget, Scheduler, UnitPart
 from engine.runtime.sequence import SequenceState
 from engine.testing import ByteVocab
 
@@ -49,6 +50,35 @@ def planned(scheduler: Scheduler) -> list[Chunk]:
 def done(chunks: list[Chunk]) -> None:
     for chunk in chunks:
         chunk.state.evaluated = chunk.stop
+
+
+def test_a_unit_that_was_begun_goes_on_first() -> None:
+    """Its rows are in the memory, and counted as needed until it is there as a whole."""
+    scheduler = scheduler_of(8, rows=8)
+    unit = Unit(bytes(32), 20, 20, True)
+    request = TurnRequest(prompt(""), plain, tokens=(1, *row_tokens(unit), 2), media=(Placed(1, unit),))
+    state = SequenceState(request, Generation(TOKENS, plain(), Limits()), list(request.tokens), rows=[0])
+    scheduler.add(state)
+    scheduler.start(state, 0, 1)
+    (chunk,) = planned(scheduler)
+    assert (chunk.start, chunk.stop, chunk.part) == (1, 21, UnitPart(unit, 0, 8))
+    state.begun = 8
+    urgent = started(scheduler, 30, 1, priority=9)
+    (chunk,) = planned(scheduler)
+    assert chunk.part == UnitPart(unit, 8, 16)
+    state.begun = 16
+    texts, (chunk,) = scheduler.plan()
+    assert [(each.state, each.stop) for each in texts] == [(urgent, 4)]
+    assert chunk.part == UnitPart(unit, 16, 20)
+    scheduler.preempt(state)
+    assert state.begun == 0
+    scheduler.start(state, 0, 1)
+    state.rows = None
+    assert [each.state for each in planned(scheduler)] == [urgent]
+    assert not scheduler.waits
+    scheduler.preempt(urgent)
+    assert scheduler.waits
+    assert planned(scheduler) == []
 
 
 def test_nothing_to_do() -> None:

@@ -47,7 +47,7 @@ class SeeingProbe(Probe):
         super().__init__(source, vocab, shown)
 
     def counts(self, prompt: Prompt) -> Counter[str]:
-        tokens, placed = self._service._read(prompt)  # pyright: ignore[reportPrivateUsage]
+        tokens, placed = self._service.tokenized(prompt)
         rows = sum(token < 0 for token in tokens)
         written = specials(self.vocab, [token for token in tokens if token >= 0])
         return written + Counter({"a unit": len(placed), "a row": rows})
