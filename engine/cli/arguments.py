@@ -348,7 +348,12 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True, severa
         default=[],
         help="a LoRA adapter, which every turn uses; may be given several times",
     )
-    group.add_argument("--projector", metavar="FILE", help="makes pictures and sounds readable (mmproj-....gguf)")
+    group.add_argument(
+        "--projector",
+        metavar="FILE",
+        help="makes pictures and sounds readable (mmproj-....gguf); auto: the one of the model's repository or folder. "
+        "`run --image` looks for it by itself",
+    )
     group.add_argument("--threads", metavar="N", type=int, help="CPU threads; by default one per physical core")
     group.add_argument("--seed", metavar="N", type=int, help="seed of the sampling, for reproducible answers")
     group.add_argument(
