@@ -217,7 +217,7 @@ class _Model:
             path = loading.located(self._given, self._revision, lambda: self._machine.available)
             file = read_gguf(path)
             chosen, isolated = self._arguments.get("projector"), bool(self._arguments.get("isolated"))
-            seeing = loading.projector_file(chosen, file, self._settings.media, self._machine, isolated=isolated)
+            seeing = loading.projector_file(chosen, file, self._settings, self._machine, isolated=isolated)
             self._planned = file, loading.planned(file, self._settings, self._machine, projector=seeing), seeing
         return self._planned
 

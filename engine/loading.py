@@ -29,6 +29,7 @@ from engine.llama.plan import Machine, Need, Plan, draft_context, plan, this_mac
 from engine.llama.projector_file import ProjectorFile, read_projector
 from engine.llama.rope import adopted
 from engine.llama.vectors import vector_options
+from engine.media import MediaUrls
 from engine.options import AUTO, HEAD_TOKENS, MTP, NGRAM, Settings, check_arguments, settings
 from engine.runtime.config import ContextOptions, LoopOptions, MediaOptions, ModelOptions
 from engine.runtime.service import NOT_CHAT
@@ -65,7 +66,8 @@ class Reading:
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A loaded model with its context and template; `weights` own the backend, and the draft model's (`draft`), if that
-    is in this process. `loop`: how requests are served. `adapters` reads those of the model."""
+    is in this process. `loop`: how requests are served; `media_urls`: which
+    links are read. `adapters` reads those of the model."""
 
     weights: Model | IsolatedModel
     backend: LlamaBackend | IsolatedContext
@@ -73,6 +75,7 @@ class Loaded:
     loop: LoopOptions
     adapters: AdapterSource = field(default_factory=AdapterSource)
     draft: LlamaBackend | None = None
+    media_urls: MediaUrls | None = None
 
 
 def load(
@@ -106,7 +109,7 @@ def load(
     if projector is not None and head:
         raise RequestError('A model with a projector does not draft by its own head; write draft="ngram".')
     there = machine()
-    seeing = projector_file(projector, file, options.media, there, isolated=isolated)
+    seeing = projector_file(projector, file, options, there, isolated=isolated)
     taken = sum(each.size_bytes for each in files.values()) + (hidden_bytes(file, options.context) if head else 0)
     made = planned(file, options, there.without(taken), guessing, seeing)
     if is_on_hub(model) and not file.embeds and not reading.is_chosen:
@@ -132,7 +135,8 @@ def load(
     loop = options.loop
     if head and draft == AUTO:
         loop = replace(loop, draft_max=min(loop.draft_max, HEAD_TOKENS))
-    return _completed(weights, checked, loop, reading, source, guessing, drafting, seeing)
+    completed = _completed(weights, checked, loop, reading, source, guessing, drafting, seeing)
+    return replace(completed, media_urls=options.media_urls)
 
 
 def _try_beside(
@@ -152,7 +156,7 @@ def _try_beside(
 def projector_file(
     projector: str | Path | None,
     file: GgufFile,
-    options: MediaOptions,
+    options: Settings,
     machine: Machine | None = None,
     *,
     isolated: bool = False,
@@ -161,10 +165,10 @@ def projector_file(
     of what the weights leave of the machine: the conversation needs room too. Raises RequestError where none can be
     used, and for options without one."""
     if projector is None:
-        if options != MediaOptions():
+        if options.media != MediaOptions() or options.media_urls is not None:
             raise RequestError(
-                "image_min_tokens, image_max_tokens and media_cache_mib are for models with a projector; pass "
-                'projector="auto" or a file with them, or leave them out.'
+                "image_min_tokens, image_max_tokens, media_cache_mib and media_urls are for models with a projector; "
+                'pass projector="auto" or a file with them, or leave them out.'
             )
         return None
     if isolated or file.embeds:
@@ -177,7 +181,7 @@ def projector_file(
         found = hub.projector(file.path, None if room is None else max(0, room - file.weights) // 2)
     else:
         found = located(projector, None)
-    return read_projector(found, options)
+    return read_projector(found, options.media)
 
 
 def planned(
@@ -297,13 +301,14 @@ def adopt(
         same |= {name: value for name, value in adopted(llama.context_params).items() if value is not None}
     given = settings({**same, **{name: value for name, value in options.items() if value is not None}}, draft)
     guessing = _draft_model(draft, given.loop.draft_max, None)
-    seeing = projector_file(projector, weights.file, given.media, this_machine())
+    seeing = projector_file(projector, weights.file, given, this_machine())
     if preflight:
         checks.check_loaded(weights.options, given.context)
         if seeing is not None:
             try_file(weights.file, weights.options, given.context, projector=seeing)
     source = _source(weights.file, weights.options, given.context, this_machine, preflight=preflight)
-    return _completed(weights, given.context, given.loop, reading, source, guessing, projector=seeing)
+    completed = _completed(weights, given.context, given.loop, reading, source, guessing, projector=seeing)
+    return replace(completed, media_urls=given.media_urls)
 
 
 def _prepare(reading: Reading, *, builtin: bool = False) -> None:

@@ -15,6 +15,7 @@ from engine.agent.limits import RunArguments
 from engine.errors import RequestError
 from engine.families import FamilyLike, ResponseTemplateLike
 from engine.hints import unknown_option
+from engine.media import MediaUrls
 from engine.runtime.adapters import AdaptersLike
 from engine.runtime.config import (
     CacheType,
@@ -52,7 +53,7 @@ Options = TypeVar("Options", bound=Mapping[str, Any])
 
 class ContextLoadOptions(TypedDict, total=False):
     """How a context is made, media are read and requests are served, beyond the everyday options; see `ContextOptions`,
-    `MediaOptions` and `LoopOptions`."""
+    `MediaOptions`, `MediaUrls` and `LoopOptions`."""
 
     check_memory: bool
     n_batch: int
@@ -85,6 +86,7 @@ class ContextLoadOptions(TypedDict, total=False):
     image_min_tokens: int | None
     image_max_tokens: int | None
     media_cache_mib: int
+    media_urls: MediaUrls | None
     draft_max: int | None
     max_waiting: int
     prefill_seconds: float
@@ -387,6 +389,7 @@ class Settings:
     context: ContextOptions
     loop: LoopOptions
     media: MediaOptions
+    media_urls: MediaUrls | None = None
 
 
 def _longest_draft(draft: object, draft_max: Any) -> Any:
@@ -404,10 +407,14 @@ def settings(options: Mapping[str, Any], draft: object = None) -> Settings:
     for an unknown option, for a value that is not valid, and for options that exclude one another."""
     records = (ModelOptions, ContextOptions, LoopOptions, MediaOptions)
     names = [{field.name for field in fields(record)} for record in records]
-    if unknown := sorted(set(options).difference(*names)):
-        known = {*LoadArguments.__annotations__, *chain(*names)}
+    if unknown := sorted(set(options).difference(*names, {"media_urls"})):
+        known = {*LoadArguments.__annotations__, "media_urls", *chain(*names)}
         turns = unknown[0] in TurnOptions.__annotations__
         raise RequestError(unknown_option(unknown[0], known, "it is one of each turn: llm.chat(...)" if turns else ""))
+    if not isinstance(urls := options.get("media_urls"), MediaUrls | None):
+        raise RequestError(
+            f"media_urls={shown(urls)} is not valid; pass MediaUrls(), with the limits of what is fetched."
+        )
     given: dict[str, Any] = {**options, "draft_max": _longest_draft(draft, options.get("draft_max"))}
     if isinstance(vectors := given.get("control_vectors"), Mapping):
         pairs = cast("Mapping[object, object]", vectors).items()
@@ -421,7 +428,7 @@ def settings(options: Mapping[str, Any], draft: object = None) -> Settings:
         record(**{name: value for name, value in given.items() if name in own})
         for record, own in zip(records, names, strict=True)
     ]
-    found = Settings(*made)
+    found = Settings(*made, media_urls=urls)
     if found.loop.draft_max and found.context.device_sampling:
         raise RequestError(
             "draft (or draft_max) verifies several tokens of a conversation in one decode, but device_sampling draws "
