@@ -195,10 +195,8 @@ def planned(
     for one that does not fit."""
     if projector is not None:
         _log.info("%s: the projector %s", file.path.name, projector.memory_text)
-        options, machine = (
-            replace(options, context=projector.widened(options.context)),
-            machine.without(projector.memory),
-        )
+        options = replace(options, context=projector.widened(options.context))
+        machine = machine.without(projector.memory)
     context = vector_options(file, options.context) if file.embeds else options.context
     draft = None if guessing is None else guessing.planned
     return plan(file, options.model, context, machine, draft=draft)

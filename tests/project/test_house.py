@@ -35,12 +35,12 @@ MAX_ROOM_LINES = {
     "batch/": 1_970,
     "cli/": 2_490,
     "constraint/": 1_650,
-    "diagnose/": 2_040,
+    "diagnose/": 2_120,
     "families/": 1_660,
-    "hub/": 1_590,
+    "hub/": 1_670,
     "isolated/": 900,
-    "llama/": 5_610,
-    "media/": 680,
+    "llama/": 5_670,
+    "media/": 1_090,
     "mcp/": 1_170,
     "notebook/": 210,
     "openai/": 2_640,
@@ -49,7 +49,7 @@ MAX_ROOM_LINES = {
     "runtime/": 5_940,
     "template/": 5_090,
     "tools/": 1_500,
-    "modules outside rooms": 7_040,
+    "modules outside rooms": 7_080,
 }
 """What each room may have. A room that is cut gets less; one that needs more says why in docs/ARCHITECTURE.md."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}
