@@ -30,8 +30,8 @@ _QUANTIZATION = re.compile(
 _NO_MODEL = re.compile(r"(?<![A-Z0-9])(mmproj|imatrix|lora|adapter|vocab)(?![A-Z0-9])", re.IGNORECASE)
 _PROJECTOR = "mmproj"
 _PRECISIONS = ("F16", "BF16", "Q8_0")
-"""Precisions of a projector, the first one best: F16 is what most are published in and what llama.cpp computes fastest.
-F32, twice its size, holds nothing more, since the weights were trained in 16 bits."""
+"""Precisions of a projector, the first one best: F16 is what most are published in and tried with. F32, twice its size,
+holds nothing more, since the weights were trained in 16 bits."""
 _SHOWN = 20  # maximum number of items of a list in a message
 _RESERVE = 512 << 20  # in addition to the weights: context, buffers, this process
 
