@@ -13,7 +13,7 @@ from engine import _data, screens
 from engine.adapters import AdapterSource
 from engine.diagnose import preflight as checks
 from engine.diagnose.file_trial import try_file
-from engine.errors import EngineWarning, MissingTemplateError, ModelLoadError, RequestError, shown
+from engine.errors import ContextOverflowError, EngineWarning, MissingTemplateError, ModelLoadError, RequestError, shown
 from engine.families import Families, FamilyLike, ResponseTemplate, ResponseTemplateLike
 from engine.families.response_template import template_in
 from engine.isolated.parent import IsolatedContext, IsolatedModel
@@ -199,7 +199,13 @@ def planned(
         machine = machine.without(projector.memory)
     context = vector_options(file, options.context) if file.embeds else options.context
     draft = None if guessing is None else guessing.planned
-    return plan(file, options.model, context, machine, draft=draft)
+    try:
+        return plan(file, options.model, context, machine, draft=draft)
+    except (ModelLoadError, ContextOverflowError) as error:
+        if projector is None:
+            raise
+        more = f"Besides, the projector is counted, {projector.memory_text}: a smaller media_cache_mib"
+        raise type(error)(f"{error} {more} or image_max_tokens lowers that.") from error
 
 
 def planned_vectors(file: GgufFile, loaded: Plan, machine: Machine) -> Need:
