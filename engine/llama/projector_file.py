@@ -149,7 +149,7 @@ def _layer(header: Header, part: str, prefix: str) -> int:
     width = header.integer(f"clip.{part}.embedding_length", 0)
     inner = header.integer(f"clip.{part}.feed_forward_length", 0)
     gated = any(tensor.name == f"{prefix}.blk.0.ffn_gate.weight" for tensor in header.tensors)
-    return max(8 * width, 3 * width + (2 if gated else 1) * inner)
+    return max(8 * width, 2 * width + 3 * inner if gated else 3 * width + inner)
 
 
 def _at_once(header: Header, options: MediaOptions) -> int:

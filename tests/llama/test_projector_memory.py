@@ -67,7 +67,40 @@ def test_the_estimate_is_near_what_clip_takes(
     assert taken - 0.005 * MIB <= estimate <= 1.6 * taken, (estimate, taken)
 
 
-def test_more_rows_take_more_and_windows_a_mask(tmp_path: Path) -> None:
+@pytest.mark.parametrize("side", [560, 1120])
+def test_windows_and_gates_count(
+    side: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Qwen2.5-VL's kind: most layers see windows, of which there is a mask, and the feed-forward layers are gated."""
+    width, inner = 256, 864
+    monkeypatch.setattr(projector_files, "_D", width)
+    monkeypatch.setattr(projector_files, "_FF", inner)
+    picture: Any = projector_files._add_picture  # pyright: ignore[reportPrivateUsage]
+    block: Any = projector_files._add_block  # pyright: ignore[reportPrivateUsage]
+
+    def with_windows(writer: Any, *more: Any) -> None:
+        writer.kv_data[0]["clip.projector_type"].value = "qwen2.5vl_merger"
+        writer.add_uint32("clip.vision.n_wa_pattern", 2)
+        picture(writer, *more)
+
+    def with_gate(writer: Any, prefix: str, numbers: Any, **more: Any) -> None:
+        block(writer, prefix, numbers, **more)
+        writer.add_tensor(f"{prefix}ffn_gate.weight", numbers(inner, width))
+        writer.add_tensor(f"{prefix}ffn_gate.bias", numbers(inner))
+
+    monkeypatch.setattr(projector_files, "_add_picture", with_windows)
+    monkeypatch.setattr(projector_files, "_add_block", with_gate)
+    kind = projector_files.Kind("qwen2vl_merger", "qwen2vl", 560)
+    model, path = write_model(tmp_path / "m.gguf", kind), write_projector(tmp_path / "mmproj.gguf", kind)
+    random = np.random.default_rng(1)
+    media = Image(random.integers(0, 256, (side, side, 3), np.uint8))
+    mtmd()
+    with caplog.at_level(logging.DEBUG, "engine.llama"):
+        estimate, taken = encoded_with(model, path, media, MediaOptions(image_max_tokens=(side // 28) ** 2), caplog)
+    assert taken <= estimate <= 1.6 * taken, (estimate, taken)
+
+
+def test_more_rows_take_more(tmp_path: Path) -> None:
     path = write_projector(tmp_path / "mmproj.gguf", KINDS["qwen2vl"])
     few, many, most = (
         read_projector(path, MediaOptions(image_max_tokens=rows)).encode_bytes for rows in (100, 400, None)
