@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     )
     from engine.families import Families, Family, Format
     from engine.mcp import MCP
-    from engine.media import Audio, Image
+    from engine.media import Audio, Image, ImageLink, MediaUrls
     from engine.options import AgentOptions, LoadOptions, RawOptions, TurnOptions
     from engine.parsing import Parser, Piece
     from engine.parts import AudioPart, CallError, ImagePart
@@ -121,11 +121,13 @@ __all__ = [
     "ForgedPromptError",
     "Format",
     "Image",
+    "ImageLink",
     "ImagePart",
     "Inspection",
     "JsonSchema",
     "Lark",
     "LoadOptions",
+    "MediaUrls",
     "Message",
     "MessagesLike",
     "Metrics",
@@ -197,7 +199,7 @@ _MODULES = {
     "engine.diagnose.inspect": "Inspection",
     "engine.options": "AgentOptions LoadOptions RawOptions TurnOptions",
     "engine.mcp": "MCP",
-    "engine.media": "Audio Image",
+    "engine.media": "Audio Image ImageLink MediaUrls",
     "engine.parsing": "Parser Piece",
     "engine.runtime.adapters": "AdapterInfo",
     "engine.parts": "AudioPart CallError ImagePart",

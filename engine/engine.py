@@ -19,6 +19,7 @@ from engine.llama.model import Model, ModelInfo
 from engine.loading import Loaded, Reading
 from engine.many import OnError, Row
 from engine.measures import Measures
+from engine.media import MediaUrls
 from engine.notebook.reload import tell_open
 from engine.offloop import off_loop
 from engine.openai.client import AsyncOpenAI, OpenAI
@@ -66,9 +67,10 @@ class Engine(Measures):
         options: LoopOptions | None = None,
         adapters: AdapterSource | None = None,
         draft: Backend | None = None,
+        media_urls: MediaUrls | None = None,
     ) -> None:
         service = Service(backend, options, draft)
-        super().__init__(service, Turns(service, template, seed), None if model is None else model.info)
+        super().__init__(service, Turns(service, template, seed, media_urls), None if model is None else model.info)
         self._model = model
         self._adapters = AdapterLoader(self._service, adapters, self.close)
 
@@ -104,14 +106,15 @@ class Engine(Measures):
         is read in (a name of models.toml, or a record), or `Families`. response_template: Hugging Face's
         `response_template`, which states that format (a dictionary, or a JSON file's path). seed: of every turn that
         gives none. adapters: LoRA adapters by name, which turns then name. draft: who guesses the next tokens, verified
-        in one decode (answers differ by rounding only): "ngram" copies them from the conversation; "mtp", the model's
-        own head, or a smaller model of the same vocabulary (a path, Hub name or open Engine, whose weights are shared)
+        in one decode (answers differ by rounding): "ngram" copies them from the conversation; "mtp", the model's own
+        head, or a smaller model of the same vocabulary (a path, Hub name or open Engine, whose weights are shared)
         writes them; "auto": the head if there is one, else "ngram". projector: the model's file for pictures and sounds
-        (mmproj). preflight: try these options in a child first, and adapters, the projector, and the file unless its
-        header shows that it is safe, so that a native fault does not end this process. trust_template: render the
-        model's own template here, not in a child with limits. isolated: run the model in a child: a later native fault
-        ends only that (requests fail with EngineError), and Python threads here do not slow it; logits processors must
-        then be module-level functions. progress: called with 0.0 to 1.0, in another thread; False stops the load.
+        (mmproj); "auto" finds it. preflight: try these options in a child first, and adapters, the projector, and the
+        file unless its header shows that it is safe: so a native fault does not end this process. trust_template:
+        render the model's own template here, not in a child with limits. isolated: run the model in a child: a later
+        native fault ends only that (requests fail with EngineError), and Python threads here do not slow it; logits
+        processors must then be module-level functions. progress: gets 0.0 to 1.0, in another thread; False stops the
+        load.
 
         Raises ModelLoadError for a file that is no chat model or does not fit into memory, ContextOverflowError if only
         its context does not, both before the weights are read; TemplateError, FamilyError and RequestError for options
@@ -174,6 +177,7 @@ class Engine(Measures):
             options=loaded.loop,
             adapters=loaded.adapters,
             draft=loaded.draft,
+            media_urls=loaded.media_urls,
         )
 
     def chat(

@@ -30,6 +30,7 @@ from engine.llama.gguf import GgufFile, read_gguf
 from engine.llama.machine import return_freed_memory
 from engine.llama.model import Model
 from engine.llama.plan import Machine, Plan, this_machine
+from engine.llama.projector_file import ProjectorFile
 from engine.llama.vocab import LlamaVocab
 from engine.offloop import is_unwanted, off_loop
 from engine.openai.client import AsyncOpenAI, OpenAI
@@ -181,7 +182,7 @@ class _Model:
         self._options = options
         self._settings = settings({key: value for key, value in options.items() if key != "draft"}, draft)
         self._planning = threading.Lock()
-        self._planned: tuple[GgufFile, Plan] | None = None
+        self._planned: tuple[GgufFile, Plan, ProjectorFile | None] | None = None
         self._vectors = Size(0)
         self._memory: ReasoningMemory | None = None
         self.loads = 0
@@ -191,7 +192,7 @@ class _Model:
         what `Engine.load` raises, with this budget as the machine's memory."""
         with self._planning:
             try:
-                file, made = self._plan()
+                file, made, seeing = self._plan()
                 if vectors and not file.embeds and self._vectors == Size(0):
                     need = loading.planned_vectors(file, made, self._machine)
                     self._vectors = Size(need.host, need.device)
@@ -200,6 +201,8 @@ class _Model:
         tables = made.need.weights.tables if self._arguments.get("isolated") else 0  # in both processes
         adapters = AdapterSource(file).named(self._arguments.get("adapters"))
         needed = Size(made.need.host + tables + sum(each.size_bytes for each in adapters.values()), made.need.device)
+        if seeing is not None:
+            needed = needed.plus(Size(*seeing.places(on_device=bool(made.model.n_gpu_layers))))
         return needed.plus(self._vectors) if vectors else needed
 
     def _exactly(self, path: Path) -> tuple[str | Path | None, str | None]:
@@ -210,17 +213,19 @@ class _Model:
 
         return exactly(path)
 
-    def _plan(self) -> tuple[GgufFile, Plan]:
+    def _plan(self) -> tuple[GgufFile, Plan, ProjectorFile | None]:
         if self._planned is None:
             path = loading.located(self._given, self._revision, lambda: self._machine.available)
             file = read_gguf(path)
-            self._planned = file, loading.planned(file, self._settings, self._machine)
+            chosen = self._arguments.get("projector")
+            seeing = loading.projector_file(chosen, file, self._settings, self._machine)
+            self._planned = file, loading.planned(file, self._settings, self._machine, projector=seeing), seeing
         return self._planned
 
     def loaded(self, wanted: Callable[[], bool], changed: Callable[[], object]) -> LoadedEngine:
         """Load the model as it was planned; the load stops when it is not `wanted` any more. Raises what `Engine.load`
         raises."""
-        file, made = self._plan()
+        file, made, seeing = self._plan()
         progress = self._arguments.get("progress")
         chosen: dict[str, Any] = {"n_ctx": made.n_ctx, "n_gpu_layers": made.model.n_gpu_layers}
         if not file.embeds:
@@ -230,6 +235,8 @@ class _Model:
             return wanted() and (progress is None or progress(share) is not False)
 
         options: dict[str, Any] = {**self._options, **chosen, **self._arguments, "progress": go_on}
+        if seeing is not None:
+            options["projector"] = seeing.path
         model, revision = self._exactly(file.path)
         engine = LoadedEngine.load(model, revision=revision, **options)
         self._memory = engine.follow(self._memory, changed)

@@ -51,6 +51,7 @@ _GROUPS = {
     "draft=": "draft_model model_draft speculative_config",
     "draft_max=": "num_draft prompt_lookup_num_tokens",
     "projector=": "mmproj mmproj_path clip_model_path chat_handler",
+    "media_urls=MediaUrls()": "allowed_media_domains",
 }
 _SENTENCES = {
     "give the path, or owner/repo:Q4_K_M, as the first argument of Engine.load":

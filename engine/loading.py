@@ -13,7 +13,7 @@ from engine import _data, screens
 from engine.adapters import AdapterSource
 from engine.diagnose import preflight as checks
 from engine.diagnose.file_trial import try_file
-from engine.errors import EngineWarning, MissingTemplateError, ModelLoadError, RequestError, shown
+from engine.errors import ContextOverflowError, EngineWarning, MissingTemplateError, ModelLoadError, RequestError, shown
 from engine.families import Families, FamilyLike, ResponseTemplate, ResponseTemplateLike
 from engine.families.response_template import template_in
 from engine.isolated.parent import IsolatedContext, IsolatedModel
@@ -29,6 +29,7 @@ from engine.llama.plan import Machine, Need, Plan, draft_context, plan, this_mac
 from engine.llama.projector_file import ProjectorFile, read_projector
 from engine.llama.rope import adopted
 from engine.llama.vectors import vector_options
+from engine.media import MediaUrls
 from engine.options import AUTO, HEAD_TOKENS, MTP, NGRAM, Settings, check_arguments, settings
 from engine.runtime.config import ContextOptions, LoopOptions, MediaOptions, ModelOptions
 from engine.runtime.service import NOT_CHAT
@@ -65,7 +66,8 @@ class Reading:
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A loaded model with its context and template; `weights` own the backend, and the draft model's (`draft`), if that
-    is in this process. `loop`: how requests are served. `adapters` reads those of the model."""
+    is in this process. `loop`: how requests are served; `media_urls`: which
+    links are read. `adapters` reads those of the model."""
 
     weights: Model | IsolatedModel
     backend: LlamaBackend | IsolatedContext
@@ -73,6 +75,7 @@ class Loaded:
     loop: LoopOptions
     adapters: AdapterSource = field(default_factory=AdapterSource)
     draft: LlamaBackend | None = None
+    media_urls: MediaUrls | None = None
 
 
 def load(
@@ -92,7 +95,7 @@ def load(
 ) -> Loaded:
     """Load a GGUF file, in this process or in a child; None is the built-in model. `machine` returns the memory and
     devices that are available; `opening` is called with the file before that. `draft`: who guesses ahead.
-    `projector`: what makes rows of pictures and sounds. Raises what `Engine.load` raises."""
+    `projector`: what makes rows of pictures and sounds, "auto" to find it. Raises what `Engine.load` raises."""
     path = located(model, revision)
     if opening is not None:
         opening(path)
@@ -103,19 +106,17 @@ def load(
     files = AdapterSource(file).named(adapters)
     guessing = _draft_model(draft, options.loop.draft_max, file, isolated=isolated)
     head = guessing is not None and guessing.is_head
-    seeing = _projector_file(projector, options.media, embeds=file.embeds)
-    if seeing is not None:
-        if head:
-            raise RequestError('A model with a projector does not draft by its own head; write draft="ngram".')
-        options = replace(options, context=seeing.widened(options.context))
-    beside = [*files.values()] if seeing is None else [*files.values(), seeing]
-    taken = sum(each.size_bytes for each in beside) + (hidden_bytes(file, options.context) if head else 0)
-    made = planned(file, options, machine().without(taken), guessing)
+    if projector is not None and head:
+        raise RequestError('A model with a projector does not draft by its own head; write draft="ngram".')
+    there = machine()
+    seeing = projector_file(projector, file, options, there)
+    taken = sum(each.size_bytes for each in files.values()) + (hidden_bytes(file, options.context) if head else 0)
+    made = planned(file, options, there.without(taken), guessing, seeing)
     if is_on_hub(model) and not file.embeds and not reading.is_chosen:
         reading = replace(reading, response_template=_published(path, file.base_models))
     _log.info("%s: %s", file.path.name, made.summary)
     load_options, context = made.model, made.context
-    drafting = draft_context(options.context, made.n_ctx, made.cells.sequences)
+    drafting = draft_context(made.context, made.n_ctx, made.cells.sequences)
     if preflight:
         if file.embeds:  # with the options of a chat, as the trial generates; only the remedy for the weights matters
             load_options, _ = checks.prepare(load_options, options.context)
@@ -134,7 +135,8 @@ def load(
     loop = options.loop
     if head and draft == AUTO:
         loop = replace(loop, draft_max=min(loop.draft_max, HEAD_TOKENS))
-    return _completed(weights, checked, loop, reading, source, guessing, drafting, seeing)
+    completed = _completed(weights, checked, loop, reading, source, guessing, drafting, seeing)
+    return replace(completed, media_urls=options.media.media_urls)
 
 
 def _try_beside(
@@ -151,29 +153,56 @@ def _try_beside(
         try_file(file, model, context, projector=projector)
 
 
-def _projector_file(
-    projector: str | Path | None, options: MediaOptions, *, embeds: bool = False
+def projector_file(
+    projector: str | Path | None,
+    file: GgufFile,
+    options: Settings,
+    machine: Machine | None = None,
 ) -> ProjectorFile | None:
-    """Returns the header of a projector, if there is one. Raises RequestError where none can be used, and for options
-    without one."""
+    """Returns the header of a model's projector, if there is one; "auto" finds it, in a precision that fits into half
+    of what the weights leave of the machine: the conversation needs room too. Raises RequestError where none can be
+    used, and for options without one."""
     if projector is None:
-        if options != MediaOptions():
+        if options.media != MediaOptions():
             raise RequestError(
-                "image_min_tokens, image_max_tokens and media_cache_mib are for models with a projector; pass "
-                "projector= with them, or leave them out."
+                "image_min_tokens, image_max_tokens, media_cache_mib and media_urls are for models with a projector; "
+                'pass projector="auto" or a file with them, or leave them out.'
             )
         return None
-    if embeds:
+    if file.embeds:
         raise RequestError(f"projector={shown(str(projector))} cannot be used with a model that makes vectors.")
-    return read_projector(located(projector, None), options)
+    if projector == AUTO:
+        from engine import hub
+
+        room = None if machine is None or machine.room is None else machine.room + machine.device_room
+        found = hub.projector(file.path, None if room is None else max(0, room - file.weights) // 2)
+    else:
+        found = located(projector, None)
+    return read_projector(found, options.media)
 
 
-def planned(file: GgufFile, options: Settings, machine: Machine, guessing: DraftModel | None = None) -> Plan:
-    """Returns how a file is loaded on a machine, beside a draft model. Raises what `Engine.load` raises for one that
-    does not fit."""
+def planned(
+    file: GgufFile,
+    options: Settings,
+    machine: Machine,
+    guessing: DraftModel | None = None,
+    projector: ProjectorFile | None = None,
+) -> Plan:
+    """Returns how a file is loaded on a machine, beside a draft model and a projector. Raises what `Engine.load` raises
+    for one that does not fit."""
+    if projector is not None:
+        _log.info("%s: the projector %s", file.path.name, projector.memory_text)
+        options = replace(options, context=projector.widened(options.context))
+        machine = machine.without(projector.memory)
     context = vector_options(file, options.context) if file.embeds else options.context
     draft = None if guessing is None else guessing.planned
-    return plan(file, options.model, context, machine, draft=draft)
+    try:
+        return plan(file, options.model, context, machine, draft=draft)
+    except (ModelLoadError, ContextOverflowError) as error:
+        if projector is None:
+            raise
+        more = f"Besides, the projector is counted, {projector.memory_text}: a smaller media_cache_mib"
+        raise type(error)(f"{error} {more} or image_max_tokens lowers that.") from error
 
 
 def planned_vectors(file: GgufFile, loaded: Plan, machine: Machine) -> Need:
@@ -273,13 +302,14 @@ def adopt(
         same |= {name: value for name, value in adopted(llama.context_params).items() if value is not None}
     given = settings({**same, **{name: value for name, value in options.items() if value is not None}}, draft)
     guessing = _draft_model(draft, given.loop.draft_max, None)
-    seeing = _projector_file(projector, given.media, embeds=weights.file.embeds)
+    seeing = projector_file(projector, weights.file, given, this_machine())
     if preflight:
         checks.check_loaded(weights.options, given.context)
         if seeing is not None:
             try_file(weights.file, weights.options, given.context, projector=seeing)
     source = _source(weights.file, weights.options, given.context, this_machine, preflight=preflight)
-    return _completed(weights, given.context, given.loop, reading, source, guessing, projector=seeing)
+    completed = _completed(weights, given.context, given.loop, reading, source, guessing, projector=seeing)
+    return replace(completed, media_urls=given.media.media_urls)
 
 
 def _prepare(reading: Reading, *, builtin: bool = False) -> None:

@@ -21,7 +21,7 @@ async def off_loop(work: Callable[[], T], undo: Callable[[T], object]) -> T:
     """
     context, cancelled = copy_context(), Event()
     context.run(_cancelled.set, cancelled)
-    result = _started(lambda: context.run(work))
+    result = in_thread(lambda: context.run(work))
     done = asyncio.wrap_future(result)
     keep_awake(done)
     try:
@@ -32,8 +32,8 @@ async def off_loop(work: Callable[[], T], undo: Callable[[T], object]) -> T:
         raise
 
 
-def _started(work: Callable[[], T]) -> "Future[T]":
-    """Start a thread, and return its result to come, which cannot be cancelled."""
+def in_thread(work: Callable[[], T]) -> "Future[T]":
+    """Start a thread of its own for `work`, and return its result to come, which cannot be cancelled."""
     result: Future[T] = Future()
     result.set_running_or_notify_cancel()
 

@@ -15,6 +15,7 @@ from engine.agent.limits import RunArguments
 from engine.errors import RequestError
 from engine.families import FamilyLike, ResponseTemplateLike
 from engine.hints import unknown_option
+from engine.media import MediaUrls
 from engine.runtime.adapters import AdaptersLike
 from engine.runtime.config import (
     CacheType,
@@ -52,7 +53,7 @@ Options = TypeVar("Options", bound=Mapping[str, Any])
 
 class ContextLoadOptions(TypedDict, total=False):
     """How a context is made, media are read and requests are served, beyond the everyday options; see `ContextOptions`,
-    `MediaOptions` and `LoopOptions`."""
+    `MediaOptions`, `MediaUrls` and `LoopOptions`."""
 
     check_memory: bool
     n_batch: int
@@ -85,6 +86,7 @@ class ContextLoadOptions(TypedDict, total=False):
     image_min_tokens: int | None
     image_max_tokens: int | None
     media_cache_mib: int
+    media_urls: MediaUrls | None
     draft_max: int | None
     max_waiting: int
     prefill_seconds: float

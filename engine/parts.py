@@ -23,7 +23,7 @@ from pydantic import (
 
 from engine import spelling
 from engine.errors import RequestError
-from engine.media import Audio, Image, Media, image_at, sound_at
+from engine.media import Audio, Image, ImageLink, Media, image_at, sound_at
 
 CallError: TypeAlias = Literal["truncated", "malformed", "invalid_arguments", "unknown_tool"]
 
@@ -96,7 +96,7 @@ class ToolCall(Tagged):
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 
 
-def _read_from_wire(read: Callable[[str], Media]) -> BeforeValidator:
+def _read_from_wire(read: Callable[[str], Media | ImageLink]) -> BeforeValidator:
     """Text came over the wire, or from a dump; in Python a part is made of an object."""
 
     def media(value: object) -> object:
@@ -108,7 +108,7 @@ def _read_from_wire(read: Callable[[str], Media]) -> BeforeValidator:
     return BeforeValidator(media)
 
 
-def _wire_url(media: Media) -> str:
+def _wire_url(media: Media | ImageLink) -> str:
     return media.data_url()
 
 
@@ -116,15 +116,15 @@ _IN_JSON = (PlainSerializer(_wire_url, when_used="json"), WithJsonSchema({"type"
 
 
 class ImagePart(Tagged):
-    """A picture among a message's parts; in JSON a `data:` URL."""
+    """A picture among a message's parts, or the link to one; in JSON a `data:` URL, or the link."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     type: Literal["image"] = "image"
-    image: Annotated[Image, _read_from_wire(image_at), *_IN_JSON]
+    image: Annotated[Image | ImageLink, _read_from_wire(image_at), *_IN_JSON]
 
     @property
-    def media(self) -> Image:
+    def media(self) -> Image | ImageLink:
         return self.image
 
 

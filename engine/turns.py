@@ -16,8 +16,10 @@ from engine.diagnose.explain import Asked
 from engine.errors import MissingTemplateError, RequestError
 from engine.events import Event, fold
 from engine.families import Family, builtin_families
+from engine.media import ImageLink, MediaUrls, read_links
 from engine.options import RawOptions, TurnOptions, checked, parser_choice, prompt_options, sampling_params, until
 from engine.parsing import Piece
+from engine.parts import ImagePart, MessagePart
 from engine.runtime.media import Tokenized
 from engine.runtime.raw import infill_prompt, raw_format, raw_parser, raw_prompt
 from engine.runtime.request import TurnRequest
@@ -35,8 +37,15 @@ from engine.types import AllowedTools, Message, MessagesLike, SamplingParams, To
 class Turns:
     """Starts the turns of one engine. For a base model, `template` is the error that it has none."""
 
-    def __init__(self, service: Service, template: ChatTemplate | MissingTemplateError, seed: int | None) -> None:
+    def __init__(
+        self,
+        service: Service,
+        template: ChatTemplate | MissingTemplateError,
+        seed: int | None,
+        media_urls: MediaUrls | None = None,
+    ) -> None:
         self._service = service
+        self._media_urls = media_urls
         self._template = template
         self._seed = seed
         self.memory = ReasoningMemory()
@@ -164,10 +173,26 @@ class Turns:
 
     def _restored(self, messages: MessagesLike, options: TurnOptions) -> Restored:
         """Returns the conversation, with the reasoning that the caller dropped unless the options forbid it."""
-        conversation = conversation_of(messages)
+        conversation = self._with_pictures(conversation_of(messages), until(options.get("deadline")))
         if options.get("restore_reasoning", True):
             return self.memory.restore(conversation)
         return Restored(tuple(conversation), ())
+
+    def _with_pictures(self, conversation: tuple[Message, ...], before: float | None) -> tuple[Message, ...]:
+        """Returns the conversation with pictures in place of links to them, if this engine reads both."""
+        if self._media_urls is None or "image" not in self._service.info.media:
+            return conversation
+        links = [each for message in conversation for each in message.media if isinstance(each, ImageLink)]
+        pictures = iter(read_links(links, self._media_urls, before))
+
+        def read(part: MessagePart) -> MessagePart:
+            is_link = isinstance(part, ImagePart) and isinstance(part.image, ImageLink)
+            return ImagePart(image=next(pictures)) if is_link else part
+
+        return tuple(
+            message.model_copy(update={"parts": tuple(map(read, message.parts))}) if message.media else message
+            for message in conversation
+        )
 
     def start_raw(self, prompt: str | Sequence[int], options: RawOptions) -> Stream:
         """Start a turn without a chat template. Raises what `Engine.stream_complete` raises."""

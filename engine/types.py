@@ -23,7 +23,7 @@ from typing_extensions import TypeVar
 from engine import spelling
 from engine.display import Block, ending, figures, page_html, page_markdown, record_html, short, tokens_html
 from engine.errors import RequestError
-from engine.media import Image, Media
+from engine.media import Image, ImageLink, Media
 from engine.parts import (
     MediaPart,
     MessagePart,
@@ -58,7 +58,8 @@ class Message(Record):
     it is filled from the flat fields if the caller does not give it, and they from it.
 
     In other roles a content part may be an `Image`, an `Audio`, or OpenAI's `image_url`, `input_image` or `input_audio`
-    with a `data:` URL or base64. Then `parts` has the texts and media in their order, and `content` the texts.
+    with a `data:` URL, a link (an engine with `media_urls` reads it) or base64. Then `parts` has the texts and media in
+    their order, and `content` the texts.
     """
 
     role: Role
@@ -97,8 +98,8 @@ class Message(Record):
         return self
 
     @property
-    def media(self) -> tuple[Media, ...]:
-        """The pictures and sounds among the parts, in their order."""
+    def media(self) -> tuple[Media | ImageLink, ...]:
+        """The pictures and sounds among the parts, in their order, and the links that are not read yet."""
         return tuple(part.media for part in self.parts if isinstance(part, MediaPart))
 
     def _repr_html_(self) -> str:
@@ -110,7 +111,7 @@ class Message(Record):
     def _blocks(self) -> list[Block]:
         return [message_block(self)]
 
-    def content_with(self, place: Callable[[Media], str]) -> str:
+    def content_with(self, place: Callable[[Media | ImageLink], str]) -> str:
         """Returns the content with a text of `place` where each picture or sound stands. Texts next to each other are
         joined by a newline, texts and media by nothing, as in llama.cpp's server."""
         if not self.media:
@@ -545,7 +546,7 @@ def _text_of(part: MessagePart) -> str:
     return part.text if isinstance(part, TextPart) else ""
 
 
-def media_block(media: Media) -> Block:
+def media_block(media: Media | ImageLink) -> Block:
     """Returns a picture, or what a sound is, for display."""
     return Block("media", media.about, picture=media.preview() if isinstance(media, Image) else "")
 

@@ -401,7 +401,8 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True, severa
         default=[],
         help="a LoRA adapter, which every turn uses; may be given several times",
     )
-    group.add_argument("--projector", metavar="FILE", help="makes pictures and sounds readable (mmproj-....gguf)")
+    about = "makes pictures and sounds readable (mmproj-....gguf); auto: the one in the model's repository or folder"
+    group.add_argument("--projector", metavar="FILE", help=about)
     group.add_argument("--threads", metavar="N", type=int, help="CPU threads; by default one per physical core")
     group.add_argument("--seed", metavar="N", type=int, help="seed of the sampling, for reproducible answers")
     group.add_argument(
@@ -432,7 +433,7 @@ def _add_asking(command: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help="a picture to show with the prompt; may be given several times",
+        help="a picture to show with the prompt; may be given several times; implies --projector auto",
     )
 
 

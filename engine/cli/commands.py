@@ -296,10 +296,17 @@ def _loading(options: argparse.Namespace) -> dict[str, Any]:
         "preflight": options.preflight,
         "response_template": options.response_template,
         "adapters": _adapters(options),
-        **({} if options.projector is None else {"projector": options.projector}),
+        **_projector(options),
         **({} if options.threads is None else {"n_threads": options.threads}),
         **({} if options.states is None else {"states": StateStore(path=options.states, disk=_STATES)}),
     }
+
+
+def _projector(options: argparse.Namespace) -> dict[str, str]:
+    """Returns the projector to load; who shows a picture wants one."""
+    if options.projector is None and getattr(options, "image", ()) and getattr(options, "model", None) is not None:
+        return {"projector": "auto"}
+    return {} if options.projector is None else {"projector": options.projector}
 
 
 def _adapters(options: argparse.Namespace) -> dict[str, str]:

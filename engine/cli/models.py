@@ -41,6 +41,11 @@ def add_models(commands: Any) -> None:
     fit.add_argument("--revision", metavar="REV", help="a branch, tag or commit")
     fit.add_argument("--ctx", metavar="N", type=int, help="tokens of one conversation; by default 8192 at most")
     fit.add_argument("--sequences", metavar="N", type=int, default=1, help="conversations at once; by default 1")
+    fit.add_argument(
+        "--projector",
+        metavar="FILE",
+        help="count this projector (mmproj-....gguf), too; auto: the one of the repository or folder",
+    )
     fit.add_argument("--json", action="store_true", help="print it as one JSON object")
     shown = actions.add_parser("list", help="the models in the Hugging Face Hub's cache, and in folders")
     shown.add_argument("folders", metavar="FOLDER", nargs="*", help="a folder whose GGUF files are listed, too")
@@ -71,7 +76,7 @@ def _fit(options: argparse.Namespace) -> int:
     from engine.llama.plan import this_machine
 
     machine = this_machine()
-    found = fits(options.name, options.revision, Wanted(options.ctx, options.sequences), machine)
+    found = fits(options.name, options.revision, Wanted(options.ctx, options.sequences, options.projector), machine)
     screen = Screen(sys.stdout)
     if options.json:
         rows = [asdict(each) for each in found]
@@ -102,6 +107,10 @@ def _show_fits(screen: Any, found: "Sequence[Fit]", machine: "Machine") -> None:
         f"MEMORY is for {count} of {found[0].n_ctx:,} tokens.\n"
         "LONGEST is the most tokens of one conversation that fit into memory."
     )
+    if found[0].projector:
+        screen.prose(f"It includes the projector {found[0].projector}.")
+    if found[0].not_counted:
+        screen.prose(f"A projector, {found[0].not_counted}, is not counted;\n--projector auto counts it.")
     if found[0].positions:
         screen.prose(f"The model is {found[0].positions}.")
     if found[0].warning:

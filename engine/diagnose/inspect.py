@@ -49,7 +49,7 @@ class Inspection:
     `positions`: how far the model's positions reach. `n_sequences` conversations are decoded at once; `kv_tokens` is
     the pool that they share, 0 if each has a buffer of its own. `generates`: False for an embedding model or a
     reranker, for which the facts about chatting, from `family` on, are empty. `vectors`: how it makes vectors or ranks,
-    None for a backend that makes none."""
+    None for a backend that makes none. `media`: what it reads besides text, through its projector."""
 
     path: str
     name: str
@@ -65,6 +65,7 @@ class Inspection:
     vocabulary: int
     generates: bool
     vectors: VectorFacts | None
+    media: tuple[str, ...] = ()
     family: str = ""
     title: str = ""
     reason: str = ""
@@ -114,6 +115,7 @@ class Inspection:
     def _chat_rows(self) -> list[tuple[str, str]]:
         return [
             ("KV cache", self._layout()),
+            ("reads", ", ".join(("text", *self.media))),
             ("family", f"{self.family} ({self.title}): {self.reason}"),
             ("response template", self.response_template or "none known"),
             ("chat template", _SOURCES[self.template_source]),
@@ -188,6 +190,7 @@ def inspect_model(
         vocabulary=vocabulary,
         generates=context.generates,
         vectors=vectors,
+        media=context.media,
     )
     if template is None:
         return known

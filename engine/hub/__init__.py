@@ -10,6 +10,6 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="IProgress not found")
     from engine.hub.cache import exactly
     from engine.hub.companion import companions
-    from engine.hub.fetch import Found, blobs, fetch, find, located, named, read
+    from engine.hub.fetch import Found, blobs, fetch, find, located, named, projector, read
 
-__all__ = ["Found", "blobs", "companions", "exactly", "fetch", "find", "located", "named", "read"]
+__all__ = ["Found", "blobs", "companions", "exactly", "fetch", "find", "located", "named", "projector", "read"]

@@ -14,7 +14,7 @@ from engine.hub import api, cache, download
 from engine.hub.api import Listing, Unavailable
 from engine.hub.names import Name, parse
 from engine.hub.progress import Progress
-from engine.hub.variants import File, Variant, select, size_text, variants_of
+from engine.hub.variants import File, Variant, projector_of, select, size_text, variants_of
 from engine.offloop import is_unwanted
 from engine.screens import screen_for
 
@@ -102,6 +102,36 @@ def fetch(name: Name, *, memory: Memory | None = None, progress: Progress | None
             return copy.path
     _remember(found)
     return found.path
+
+
+def projector(path: Path, room: int | None) -> Path:
+    """Returns the path of the projector that belongs to a model file: of one in the cache, its repository's at the same
+    commit, downloaded if missing; else one in the same folder. `room`: the bytes into which it is to fit (None: not
+    known). Raises ModelLoadError if there is none, or several."""
+    repo, commit = cache.origin(path)
+    if commit is None:
+        sizes = {file: file.stat().st_size for file in sorted(path.parent.glob("*.gguf")) if file.is_file()}
+        there = variants_of(File(file.name, size) for file, size in sizes.items())
+        chosen, why = projector_of(path.name, there, room, lambda _: True, str(path.parent))
+        _log.info("The projector: %s", why)
+        return path.with_name(chosen.path)
+    model = path.relative_to(cache.path_of(repo, commit, File(""))).as_posix()
+
+    def is_here(variant: Variant) -> bool:
+        return cache.is_here(repo, commit, variant)
+
+    cached = cache.snapshot(repo, commit)
+    files = cached.files if cached else ()
+    if any(each.is_projector for each in variants_of(files)):
+        try:
+            files = api.listing(repo, commit).files
+        except Unavailable as error:
+            _log.info("%s The projector in the cache is used.", error)
+    else:
+        files = _patiently(lambda: api.listing(repo, commit)).files
+    chosen, why = projector_of(model, variants_of(files), room, is_here, repo)
+    _log.info("%s: the projector: %s", repo, why)
+    return fetch(Name(repo, commit, pattern=chosen.path))
 
 
 def find(name: Name, memory: Memory | None = None) -> Found:

@@ -28,6 +28,10 @@ _QUANTIZATION = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _NO_MODEL = re.compile(r"(?<![A-Z0-9])(mmproj|imatrix|lora|adapter|vocab)(?![A-Z0-9])", re.IGNORECASE)
+_PROJECTOR = "mmproj"
+_PRECISIONS = ("F16", "BF16", "Q8_0")
+"""Precisions of a projector, the first one best: F16 is what most are published in and tried with. F32, twice its size,
+holds nothing more, since the weights were trained in 16 bits."""
 _SHOWN = 20  # maximum number of items of a list in a message
 _RESERVE = 512 << 20  # in addition to the weights: context, buffers, this process
 
@@ -58,6 +62,10 @@ class Variant:
     def path(self) -> str:
         """The path of the first file."""
         return self.files[0].path
+
+    @property
+    def is_projector(self) -> bool:
+        return _PROJECTOR in _kinds(self.path)
 
     @property
     def size(self) -> int | None:
@@ -93,8 +101,12 @@ def quantization_of(path: str) -> str:
 def base_of(variant: Variant) -> str:
     """Returns a file's name without quantisation and part, in lower case: the same for all quantisations of one
     model."""
-    part = _PART.fullmatch(variant.path)
-    name = PurePosixPath(part["stem"] if part else variant.path[: -len(_GGUF)]).name
+    return base_of_path(variant.path)
+
+
+def base_of_path(path: str) -> str:
+    part = _PART.fullmatch(path)
+    name = PurePosixPath(part["stem"] if part else path[: -len(_GGUF)]).name
     return re.sub(r"[^a-z0-9]", "", _QUANTIZATION.sub("", name).lower())
 
 
@@ -113,9 +125,13 @@ def variants_of(files: Iterable[File]) -> list[Variant]:
     for (stem, count), parts in sorted(groups.items()):
         lacking = tuple(islice((number for number in range(1, count + 1) if number not in parts), _SHOWN))
         ordered = tuple(parts[number] for number in sorted(parts))
-        is_model = _NO_MODEL.search(PurePosixPath(stem).name) is None
-        found.append(Variant(quantization_of(ordered[0].path), ordered, lacking, is_model))
+        found.append(Variant(quantization_of(ordered[0].path), ordered, lacking, not _kinds(stem)))
     return found
+
+
+def _kinds(path: str) -> list[str]:
+    """Returns what a file's name says that it is instead of a model."""
+    return _NO_MODEL.findall(PurePosixPath(path).name.lower())
 
 
 def select(
@@ -144,6 +160,44 @@ def select(
         return _whole(name, _by_quantization(name, name.quantization, models)), ""
     chosen, why = _by_memory(name, models, memory, is_here)
     return _whole(name, chosen), why
+
+
+def projector_of(
+    model: str, variants: Sequence[Variant], room: int | None, is_here: Callable[[Variant], bool], where: str
+) -> tuple[Variant, str]:
+    """Returns the projector that belongs to the model file at a path, and why it was chosen.
+
+    F16, otherwise BF16, otherwise Q8_0, otherwise the smallest; where that has more than `room` bytes (None: not
+    known), the next that fits, at worst the smallest. One that needs no download is preferred if it fits. Raises
+    ModelLoadError if there is none, or if several have other names than the model; `where` says in which place.
+    """
+    found = [each for each in variants if each.is_projector and not each.lacking]
+    if not found:
+        raise ModelLoadError(
+            f"{where} has no projector (mmproj-*.gguf) for {model}: the model reads text only, or its projector "
+            "is elsewhere. Leave projector out, or name its file."
+        )
+    pure = PurePosixPath(model)
+    found = [each for each in found if PurePosixPath(each.path).parent == pure.parent] or found
+    names = {each: base_of(each).replace(_PROJECTOR, "") for each in found}
+    found = [each for each in found if names[each] == base_of_path(model)] or found
+    fitting = [each for each in found if room is None or (each.size or 0) <= room]
+    best = min(
+        [each for each in fitting if is_here(each)] or fitting or found,
+        key=lambda each: _precision(each) if fitting else (0, each.size or 0),
+    )
+    same = [each for each in found if names[each] != names[best] or each.quantization == best.quantization]
+    if len(same) > 1:
+        raise ModelLoadError(f"{where} has several projectors: {_paths(found)}. Name the one for {model}.")
+    beside = "" if room is None else f"; {size_text(room)} of memory are for it"
+    others = "the only one" if len(found) == 1 else f"one of {len(found)}"
+    return best, f"{best.path}, {others} ({size_text(best.size)}{beside})"
+
+
+def _precision(projector: Variant) -> tuple[int, int]:
+    """Returns a sort key, lower is better."""
+    known = projector.quantization in _PRECISIONS
+    return _PRECISIONS.index(projector.quantization) if known else len(_PRECISIONS), projector.size or 0
 
 
 def is_meant(name: Name, variant: Variant) -> bool:

@@ -44,7 +44,7 @@ from engine.llama.vocab import LlamaVocab
 from engine.media import Media
 from engine.runtime.adapters import DropAdapter, LoadAdapter
 from engine.runtime.config import ContextOptions, LoopOptions, ModelOptions
-from engine.runtime.media import Part, Unit
+from engine.runtime.media import MOST_ROWS, Part, Unit
 from engine.runtime.request import Cancel, Command, EndReasoning, Reply, Save, TurnRequest, Unpin
 from engine.runtime.state_file import Origin
 from engine.runtime.vectors import Embed
@@ -235,6 +235,8 @@ class IsolatedRunner:
         raise answer.error or EngineError("The engine was closed before the picture or sound was read.")
 
     def _unit(self, unit: Unit) -> Unit:
+        if not 0 < unit.rows <= MOST_ROWS:  # each row becomes a number here
+            raise EngineError(f"The model's process reports a picture or sound of {unit.rows} rows. Load it again.")
         return replace(unit, source=_Chunk(unit.source, lambda number: self._tell(Drop(number))))
 
     def unpin(self, id_: int) -> None:
@@ -322,8 +324,9 @@ class IsolatedRunner:
         if kept is None:
             return ()
         if isinstance(reply, Parts):
+            parts = [self._unit(part) if isinstance(part, Unit) else part for part in reply.parts]
             del self._waiting[reply.id]
-            kept.answer([self._unit(part) if isinstance(part, Unit) else part for part in reply.parts])
+            kept.answer(parts)
             return ()
         kept.answer(reply)
         try:

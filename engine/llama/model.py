@@ -200,7 +200,7 @@ class Model:
             options = projector.widened(options)
         if self._file.embeds:
             options = vector_options(self._file, options)
-        machine = self._machine()
+        machine = self._machine().without(0 if projector is None else projector.memory)
         layers = replace(self._options, n_gpu_layers=self._options.n_gpu_layers or 0)  # where they are now
         made = plan(self._file, layers, options, machine, held=self._held)
         ready, n_ctx, cells, n_sequences = made.context, made.n_ctx, made.cells, made.cells.sequences

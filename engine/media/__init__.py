@@ -5,9 +5,24 @@ from typing import Literal, TypeAlias
 
 from engine.media.audio import Audio, AudioSource
 from engine.media.image import Image, ImageSource
+from engine.media.link import ImageLink, read_links
 from engine.media.source import from_base64, from_url
+from engine.media.urls import MediaUrls
 
-__all__ = ["Audio", "AudioSource", "EncodedMedia", "Image", "ImageSource", "Media", "MediaKind", "image_at", "sound_at"]
+__all__ = [
+    "Audio",
+    "AudioSource",
+    "EncodedMedia",
+    "Image",
+    "ImageLink",
+    "ImageSource",
+    "Media",
+    "MediaKind",
+    "MediaUrls",
+    "image_at",
+    "read_links",
+    "sound_at",
+]
 
 MediaKind: TypeAlias = Literal["image", "audio"]
 Media: TypeAlias = Image | Audio
@@ -27,11 +42,11 @@ class EncodedMedia:
         return Image(data) if self.kind == "image" else Audio(data)
 
 
-def image_at(address: str) -> Image:
-    """Returns the picture of an address that came over the wire: only `data:` URLs are read, never a path of this
-    machine. Raises RequestError for any other, and as `Image` does."""
-    # An option of the engine that allows http(s) addresses would fetch them here.
-    return Image(from_url(address))
+def image_at(address: str) -> Image | ImageLink:
+    """Returns the picture of an address that came over the wire: of a `data:` URL, or of an http(s) address, which is
+    not read yet; never a path of this machine. Raises RequestError for any other, and as `Image` does."""
+    is_link = address[:8].lower().startswith(("http://", "https://"))
+    return ImageLink(address) if is_link else Image(from_url(address))
 
 
 def sound_at(address: str) -> Audio:

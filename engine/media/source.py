@@ -19,8 +19,8 @@ def from_url(address: str) -> bytes:
     head, comma, data = address.partition(",")
     if not head[:5].lower() == "data:":
         raise RequestError(
-            f"the address {shown(address)} is not read: on the wire only data: URLs are, never paths or links. Send "
-            '"data:image/png;base64,..."; in Python, Image(path) reads a file.'
+            f"the address {shown(address)} is not read: on the wire only data: URLs are, and links to pictures, never "
+            'paths. Send "data:image/png;base64,..."; in Python, Image(path) reads a file.'
         )
     if not comma or not head.lower().endswith(";base64"):
         raise RequestError('a data: URL must hold base64: "data:image/png;base64,...".')

@@ -59,7 +59,12 @@ _TEMPLATE = (
 )
 
 _OF_CHAT = (
-    Field("messages", "honoured", list[Json], "the conversation; images and sound as data: URLs"),
+    Field(
+        "messages",
+        "honoured",
+        list[Json],
+        "the conversation; images and sound as data: URLs, images as links if allowed",
+    ),
     _MODEL,
     *_SAMPLING,
     *_PENALTIES,
@@ -100,7 +105,7 @@ _OF_RESPONSES = (
         "input",
         "honoured",
         str | list[Json],
-        "messages, reasoning, function_call, function_call_output; images as data: URLs",
+        "messages, reasoning, function_call, function_call_output; images as data: URLs, or links if allowed",
     ),
     _MODEL,
     *_SAMPLING,

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from engine.errors import RequestError, shown
+from engine.media import MediaUrls
 from engine.runtime.state_store import StateStore
 
 SplitMode: TypeAlias = Literal["none", "layer", "row", "tensor"]
@@ -205,12 +206,13 @@ class MediaOptions:
 
     `image_min_tokens`, `image_max_tokens`: how many rows one picture may take, for projectors that scale with its size;
     None: as the projector's file says. `media_cache_mib`: MiB of rows that are kept, so that a picture that comes again
-    is not encoded again.
+    is not encoded again. `media_urls`: that pictures at http(s) links are fetched, and within which limits.
     """
 
     image_min_tokens: Count | None = None
     image_max_tokens: Count | None = None
     media_cache_mib: Annotated[int, Field(ge=0, lt=2**31)] = 256
+    media_urls: MediaUrls | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)

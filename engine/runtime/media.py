@@ -28,7 +28,7 @@ class Unit:
 
 
 _BITS = 20
-_MOST = (1 << _BITS) - 1
+MOST_ROWS = (1 << _BITS) - 1
 """The most rows of a unit."""
 Rows: TypeAlias = "NDArray[np.float32]"
 """The rows of a unit, shape (rows, width)."""
@@ -84,7 +84,7 @@ def row_tokens(unit: Unit) -> range:
 def whole(tokens: Sequence[int], length: int) -> int:
     """Returns the greatest number of leading tokens, at most `length`, that does not cut a unit in two."""
     if 0 < length < len(tokens) and tokens[length] < 0:
-        return length - (~tokens[length] & _MOST)
+        return length - (~tokens[length] & MOST_ROWS)
     return length
 
 
@@ -93,8 +93,8 @@ def position(tokens: Sequence[int], length: int) -> int:
     held = tokens[:length]
     if not held or min(held) >= 0:
         return length
-    firsts = (~token >> _BITS for token in held if token < 0 and not ~token & _MOST)
-    return length - sum((first >> _BITS & _MOST) - (first & _MOST) for first in firsts)
+    firsts = (~token >> _BITS for token in held if token < 0 and not ~token & MOST_ROWS)
+    return length - sum((first >> _BITS & MOST_ROWS) - (first & MOST_ROWS) for first in firsts)
 
 
 def are_whole(tokens: Sequence[int]) -> bool:
@@ -103,8 +103,8 @@ def are_whole(tokens: Sequence[int]) -> bool:
     while at < len(tokens):
         first, rows = tokens[at], 1
         if first < 0:
-            rows = ~first >> 2 * _BITS & _MOST
-            if not rows or ~first & _MOST or tuple(tokens[at : at + rows]) != tuple(range(first, first - rows, -1)):
+            rows = ~first >> 2 * _BITS & MOST_ROWS
+            if not rows or ~first & MOST_ROWS or tuple(tokens[at : at + rows]) != tuple(range(first, first - rows, -1)):
                 return False
         at += rows
     return True

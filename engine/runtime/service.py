@@ -184,8 +184,8 @@ class Service:
         """Returns a picture or a sound as the model reads it; the last ones are remembered."""
         if not self._info.media:
             raise RequestError(
-                "The conversation has images or sounds, and this engine was loaded without a projector; "
-                "Engine.load(model, projector=...)."
+                "The conversation has images or sounds, and this engine was loaded without a projector; load it with "
+                'projector="auto", or with the file of its projector (mmproj).'
             )
         return self._projected(media)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from engine.errors import RequestError, TemplateError
 from engine.families import Format
-from engine.media import Media
+from engine.media import ImageLink, Media
 from engine.template.capabilities import Capabilities
 from engine.template.conversation import without_inline_reasoning
 from engine.template.env import Template, values
@@ -122,7 +122,7 @@ class Rendering:
             raise TemplateError(
                 "The conversation or its tools are nested too deeply for a chat template. Flatten them."
             ) from error
-        media = [each for message in conversation for each in message.media]
+        media = [_read(each) for message in conversation for each in message.media]
         if len(media) > _MOST_MEDIA:
             raise RequestError(f"The conversation has {len(media):,} images and sounds; send at most {_MOST_MEDIA:,}.")
         end, preamble, builtin, *places = absent((setting.template.source, *texts), 3 + len(media))
@@ -434,6 +434,13 @@ class _Run:
 
     def _shown(self, marked: str) -> str:
         return self._reveal(marked)[0]
+
+
+def _read(media: Media | ImageLink) -> Media:
+    """Returns a picture or a sound as it is. Raises RequestError for a link that nobody has read."""
+    if isinstance(media, ImageLink):
+        raise media.refusal()
+    return media
 
 
 def _placed(conversation: Sequence[Message], places: Sequence[str]) -> list[Message]:

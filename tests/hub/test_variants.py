@@ -1,17 +1,17 @@
 """Which files of a repository a name means."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from engine.errors import ModelLoadError
 from engine.hub.names import Name
-from engine.hub.variants import File, Variant, quantization_of, select, size_text, variants_of
+from engine.hub.variants import File, Variant, projector_of, quantization_of, select, size_text, variants_of
 
 GB = 10**9
 
 
-def repository(sizes: dict[str, float]) -> list[Variant]:
+def repository(sizes: Mapping[str, float]) -> list[Variant]:
     return variants_of(File(path, int(size * GB)) for path, size in sizes.items())
 
 
@@ -212,3 +212,72 @@ def test_what_was_downloaded_before_is_taken_where_it_fits() -> None:
 )
 def test_sizes_are_shown_as_the_hub_shows_them(size: int | None, text: str) -> None:
     assert size_text(size) == text
+
+
+# --- projectors
+
+PROJECTORS = {"mmproj-F32.gguf": 2.6, "mmproj-BF16.gguf": 1.3, "mmproj-F16.gguf": 1.3, "mmproj-Q8_0.gguf": 0.7}
+
+
+def projector(
+    files: Mapping[str, float], model: str = "m-Q4_K_M.gguf", room: float | None = None, here: str = ""
+) -> str:
+    available = None if room is None else int(room * GB)
+    there = repository({model: 5, **files})
+    found, why = projector_of(model, there, available, lambda each: each.path == here, "o/r")
+    assert why.startswith(found.path)
+    return found.path
+
+
+@pytest.mark.parametrize(
+    ("left_out", "room", "chosen"),
+    [
+        ("", None, "F16"),
+        ("", 1.4, "F16"),
+        ("", 1.0, "Q8_0"),
+        ("F16", 9, "BF16"),
+        ("F16 BF16", 9, "Q8_0"),
+        ("F16 BF16 Q8_0", 9, "F32"),
+        ("Q8_0", 1.0, "BF16"),
+        ("", 0.1, "Q8_0"),
+    ],
+)
+def test_a_projector_is_f16_unless_memory_is_short(left_out: str, room: float | None, chosen: str) -> None:
+    without = {f"mmproj-{each}.gguf" for each in left_out.split()}
+    there = {path: size for path, size in PROJECTORS.items() if path not in without}
+    assert projector(there, room=room) == f"mmproj-{chosen}.gguf"
+
+
+def test_a_projector_that_is_here_is_kept_if_it_fits() -> None:
+    assert projector(PROJECTORS, room=2, here="mmproj-Q8_0.gguf") == "mmproj-Q8_0.gguf"
+    assert projector(PROJECTORS, room=1, here="mmproj-F16.gguf") == "mmproj-Q8_0.gguf"
+
+
+def test_projectors_of_several_models_are_told_apart_by_their_names() -> None:
+    both = {"mmproj-small-F16.gguf": 1, "large-mmproj-f16.gguf": 2}
+    assert projector(both, "large-Q4_K_M.gguf") == "large-mmproj-f16.gguf"
+    assert projector(both, "Small-Q8_0-00001-of-00001.gguf") == "mmproj-small-F16.gguf"
+    named = r"several projectors: large-mmproj-f16\.gguf \(2\.00 GB\), mmproj-small-F16.*Name the one for other-Q8_0"
+    with pytest.raises(ModelLoadError, match=named):
+        projector(both, "other-Q8_0.gguf")
+    with pytest.raises(ModelLoadError, match="several projectors"):
+        projector({"mmproj-F16.gguf": 1, "mmproj_F16.gguf": 1})
+    folders = {"a/mmproj-F16.gguf": 1, "b/mmproj-F16.gguf": 1}
+    assert projector(folders, "b/m-Q4_K_M.gguf") == "b/mmproj-F16.gguf"
+    assert projector({"mmproj-F16.gguf": 1}, "BF16/m-BF16-00001-of-00002.gguf") == "mmproj-F16.gguf"
+
+
+def test_what_has_no_projector() -> None:
+    with pytest.raises(ModelLoadError, match=r"o/r has no projector \(mmproj-\*\.gguf\) for m-Q4_K_M\.gguf"):
+        projector({"lora-F16.gguf": 1, "imatrix.gguf": 1})
+
+
+def test_a_projector_is_never_the_model() -> None:
+    there = repository({**PROJECTORS, "m-Q8_0.gguf": 5, "m-mmproj-Q4_K_M.gguf": 1})
+    assert chosen(Name("o/r"), there, memory=2**20)[0] == "m-Q8_0.gguf"
+    assert chosen(Name("o/r", pattern="*8_0*"), there)[0] == "m-Q8_0.gguf"
+    for quantization in ("F16", "Q4_K_M"):
+        with pytest.raises(ModelLoadError, match=r"no quantisation.* It has Q8_0 \(5\.00 GB\)\."):
+            chosen(Name("o/r", quantization=quantization), there)
+    with pytest.raises(ModelLoadError, match="has no chat model among its GGUF files"):
+        chosen(Name("o/r"), repository(PROJECTORS))

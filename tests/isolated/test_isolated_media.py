@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from projector_files import KINDS, media, write_model, write_projector
 
 from engine import Engine, EngineError, Image, RequestError
 from engine.isolated.parent import IsolatedRunner
-from engine.isolated.protocol import Drop, Parcel, Read
+from engine.isolated.protocol import Drop, Parcel, Parts, Read
+from engine.runtime.media import Part, Unit
 
 TURN: dict[str, Any] = {"temperature": 0, "max_tokens": 2, "ignore_eos": True}
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
@@ -161,3 +163,22 @@ def test_large_pictures_cross_and_nothing_waits_for_them(apart: Engine, monkeypa
     assert read in runner._waiting, "the picture is still being read"
     asking.join(60)
     assert answers == ["length"]
+
+
+def test_a_child_that_reports_endless_rows_is_not_believed(apart: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = runner_of(apart)._link
+    receive = link.receive
+
+    def grown() -> Any:
+        answer = receive()
+        return [
+            each._replace(parts=tuple(map(endless, each.parts))) if isinstance(each, Parts) else each for each in answer
+        ]
+
+    def endless(part: Part) -> Part:
+        return replace(part, rows=2**40) if isinstance(part, Unit) else part
+
+    monkeypatch.setattr(link, "receive", grown)
+    apart.chat("Hello", **TURN)  # the thread that reads has begun to wait before
+    with pytest.raises(EngineError, match="of 1099511627776 rows"):
+        apart.chat(asked(0), **TURN)

@@ -87,7 +87,7 @@ def test_openais_parts_are_read_and_detail_changes_nothing() -> None:
         assert Message.model_validate({"role": "user", "content": [part]}).media == (SONG,)
 
 
-@pytest.mark.parametrize("address", ["a.png", "/etc/passwd", "file:///etc/x", "http://a/b.png", "//a/b", "C:\\a.png"])
+@pytest.mark.parametrize("address", ["a.png", "/etc/passwd", "file:///etc/x", "ftp://a/b.png", "//a/b", "C:\\a.png"])
 @pytest.mark.parametrize("kind", ["image_url", "image", "input_image", "audio", "input_audio"])
 def test_on_the_wire_no_address_is_read_but_data(kind: str, address: str) -> None:
     field = {"image": "image", "audio": "audio", "input_audio": "input_audio"}.get(kind, "image_url")

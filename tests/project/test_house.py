@@ -35,12 +35,12 @@ MAX_ROOM_LINES = {
     "batch/": 2_560,
     "cli/": 3_190,
     "constraint/": 1_650,
-    "diagnose/": 2_040,
+    "diagnose/": 2_120,
     "families/": 1_660,
-    "hub/": 1_590,
+    "hub/": 1_670,
     "isolated/": 1_030,
-    "llama/": 5_640,
-    "media/": 680,
+    "llama/": 5_730,
+    "media/": 1_090,
     "mcp/": 1_290,
     "notebook/": 210,
     "openai/": 2_690,
@@ -49,7 +49,7 @@ MAX_ROOM_LINES = {
     "runtime/": 6_180,
     "template/": 5_090,
     "tools/": 1_500,
-    "modules outside rooms": 7_850,
+    "modules outside rooms": 7_900,
 }
 """What each room may have. A room that is cut gets less; one that needs more says why in docs/ARCHITECTURE.md."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}
