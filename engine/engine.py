@@ -19,7 +19,6 @@ from engine.llama.model import Model, ModelInfo
 from engine.loading import Loaded, Reading
 from engine.many import OnError, Row
 from engine.measures import Measures
-from engine.media import MediaUrls
 from engine.notebook.reload import tell_open
 from engine.offloop import off_loop
 from engine.openai.client import AsyncOpenAI, OpenAI
@@ -67,10 +66,10 @@ class Engine(Measures):
         options: LoopOptions | None = None,
         adapters: AdapterSource | None = None,
         draft: Backend | None = None,
-        media_urls: MediaUrls | None = None,
     ) -> None:
         service = Service(backend, options, draft)
-        super().__init__(service, Turns(service, template, seed, media_urls), None if model is None else model.info)
+        turns = Turns(service, template, seed, options and options.media_urls)
+        super().__init__(service, turns, None if model is None else model.info)
         self._model = model
         self._adapters = AdapterLoader(self._service, adapters, self.close)
 
@@ -177,7 +176,6 @@ class Engine(Measures):
             options=loaded.loop,
             adapters=loaded.adapters,
             draft=loaded.draft,
-            media_urls=loaded.media_urls,
         )
 
     def chat(

@@ -29,7 +29,6 @@ from engine.llama.plan import Machine, Need, Plan, draft_context, plan, this_mac
 from engine.llama.projector_file import ProjectorFile, read_projector
 from engine.llama.rope import adopted
 from engine.llama.vectors import vector_options
-from engine.media import MediaUrls
 from engine.options import AUTO, HEAD_TOKENS, MTP, NGRAM, Settings, check_arguments, settings
 from engine.runtime.config import ContextOptions, LoopOptions, MediaOptions, ModelOptions
 from engine.runtime.service import NOT_CHAT
@@ -66,8 +65,7 @@ class Reading:
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A loaded model with its context and template; `weights` own the backend, and the draft model's (`draft`), if that
-    is in this process. `loop`: how requests are served; `media_urls`: which
-    links are read. `adapters` reads those of the model."""
+    is in this process. `loop`: how requests are served. `adapters` reads those of the model."""
 
     weights: Model | IsolatedModel
     backend: LlamaBackend | IsolatedContext
@@ -75,7 +73,6 @@ class Loaded:
     loop: LoopOptions
     adapters: AdapterSource = field(default_factory=AdapterSource)
     draft: LlamaBackend | None = None
-    media_urls: MediaUrls | None = None
 
 
 def load(
@@ -135,8 +132,7 @@ def load(
     loop = options.loop
     if head and draft == AUTO:
         loop = replace(loop, draft_max=min(loop.draft_max, HEAD_TOKENS))
-    completed = _completed(weights, checked, loop, reading, source, guessing, drafting, seeing)
-    return replace(completed, media_urls=options.media.media_urls)
+    return _completed(weights, checked, loop, reading, source, guessing, drafting, seeing)
 
 
 def _try_beside(
@@ -163,7 +159,7 @@ def projector_file(
     of what the weights leave of the machine: the conversation needs room too. Raises RequestError where none can be
     used, and for options without one."""
     if projector is None:
-        if options.media != MediaOptions():
+        if options.media != MediaOptions() or options.loop.media_urls is not None:
             raise RequestError(
                 "image_min_tokens, image_max_tokens, media_cache_mib and media_urls are for models with a projector; "
                 'pass projector="auto" or a file with them, or leave them out.'
@@ -308,8 +304,7 @@ def adopt(
         if seeing is not None:
             try_file(weights.file, weights.options, given.context, projector=seeing)
     source = _source(weights.file, weights.options, given.context, this_machine, preflight=preflight)
-    completed = _completed(weights, given.context, given.loop, reading, source, guessing, projector=seeing)
-    return replace(completed, media_urls=given.media.media_urls)
+    return _completed(weights, given.context, given.loop, reading, source, guessing, projector=seeing)
 
 
 def _prepare(reading: Reading, *, builtin: bool = False) -> None:

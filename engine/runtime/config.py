@@ -206,13 +206,12 @@ class MediaOptions:
 
     `image_min_tokens`, `image_max_tokens`: how many rows one picture may take, for projectors that scale with its size;
     None: as the projector's file says. `media_cache_mib`: MiB of rows that are kept, so that a picture that comes again
-    is not encoded again. `media_urls`: that pictures at http(s) links are fetched, and within which limits.
+    is not encoded again.
     """
 
     image_min_tokens: Count | None = None
     image_max_tokens: Count | None = None
     media_cache_mib: Annotated[int, Field(ge=0, lt=2**31)] = 256
-    media_urls: MediaUrls | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -230,13 +229,15 @@ class LoopOptions:
     `max_waiting`: maximum number of requests that wait for a sequence; further ones are refused. `prefill_seconds`:
     about how long the prompt rows of one step may take, during which running answers and cancellations wait. `states`:
     where the states of conversations are kept that the cache forgets, and found again; None: in memory, at most 256
-    MiB, until the engine is closed.
+    MiB, until the engine is closed. `media_urls`: that pictures at http(s) links are fetched, and within which
+    limits.
     """
 
     draft_max: Annotated[int, Field(ge=0, lt=2**31)] = 0
     max_waiting: Annotated[int, Field(ge=0, lt=2**63)] = 1024
     prefill_seconds: Annotated[float, Field(gt=0, le=3600)] = 0.1
     states: StateStore | None = None
+    media_urls: MediaUrls | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)

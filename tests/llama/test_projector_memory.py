@@ -2,6 +2,7 @@
 
 import logging
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def test_the_estimate_is_near_what_clip_takes(
     """It is never too little by more than the log's last digit, and at most three fifths too much."""
     monkeypatch.setattr(projector_files, "_D", width)
     monkeypatch.setattr(projector_files, "_FF", inner)
-    kind = projector_files.Kind(KINDS[name].projector, KINDS[name].architecture, 448)
+    kind = replace(KINDS[name], image=448)
     model = write_model(tmp_path / "model.gguf", kind)
     path = write_projector(tmp_path / "mmproj.gguf", kind)
     random = np.random.default_rng(1)

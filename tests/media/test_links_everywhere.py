@@ -15,6 +15,7 @@ from scripts import VOCAB, backend_of, said, scripted, wait_until
 from engine import ChatTemplate, Engine, ImageLink, MediaUrls, Message, RequestError, as_tool, batch, remote
 from engine.media import Media, MediaKind
 from engine.openai import OpenAI
+from engine.runtime.config import LoopOptions
 from engine.runtime.media import Part, Unit
 from engine.testing import ScriptedBackend
 
@@ -50,7 +51,7 @@ def pictures(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pictures]:
 def seeing(*replies: str, urls: MediaUrls | None = MediaUrls()) -> Engine:  # noqa: B008 - frozen
     backend = ScriptedBackend(list(replies), vocab=VOCAB, projector=Sees())
     template = ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens)
-    return Engine(backend, template, media_urls=urls)
+    return Engine(backend, template, options=LoopOptions(media_urls=urls))
 
 
 def seen(llm: Engine) -> list[bytes]:
@@ -84,7 +85,8 @@ def test_a_link_is_read_by_an_engine_that_may(pictures: Pictures) -> None:
         llm.chat(ASKED)
     with scripted(["No."]) as llm, pytest.raises(RequestError, match=r"media_urls=MediaUrls\(\)"):
         llm.chat(ASKED)
-    blind = Engine(ScriptedBackend(["No."]), ChatTemplate(None, family="qwen3"), media_urls=MediaUrls())
+    options = LoopOptions(media_urls=MediaUrls())
+    blind = Engine(ScriptedBackend(["No."]), ChatTemplate(None, family="qwen3"), options=options)
     with blind, pytest.raises(RequestError, match="load it with a projector"):
         blind.chat(ASKED)
     assert len(pictures.requests) == 2

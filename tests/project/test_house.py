@@ -38,7 +38,7 @@ MAX_ROOM_LINES = {
     "diagnose/": 2_120,
     "families/": 1_660,
     "hub/": 1_670,
-    "isolated/": 1_030,
+    "isolated/": 1_040,
     "llama/": 5_730,
     "media/": 1_090,
     "mcp/": 1_290,
