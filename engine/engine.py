@@ -1,24 +1,23 @@
 """`Engine`: the class that users work with. Every method only calls the packages below."""
 
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self, Unpack, overload
+from typing import Any, Self, Unpack
 
-from engine import loading, many
+from engine import loading
 from engine.adapters import AdapterLoader, AdapterSource
 from engine.agent import Run, RunInput, RunStream, Transcript, run_options, stream_run
 from engine.conversation import Conversation
 from engine.diagnose.explain import Explanation, explain_turn
 from engine.diagnose.inspect import Inspection, engine_facts, inspect_model
 from engine.display import page_markdown, table_html, visible
-from engine.errors import EngineError, MissingTemplateError, RequestError
+from engine.errors import MissingTemplateError, RequestError
 from engine.families import Family, FamilyLike, ResponseTemplateLike
 from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.model import Model, ModelInfo
 from engine.loading import Loaded, Reading
-from engine.many import OnError, Row
-from engine.measures import Measures
+from engine.many import ManyAnswers
 from engine.notebook.reload import tell_open
 from engine.offloop import off_loop
 from engine.openai.client import AsyncOpenAI, OpenAI
@@ -49,7 +48,7 @@ from engine.turns import Turns
 from engine.types import Answer, Completion, MessagesLike, ResponseFormatLike
 
 
-class Engine(Measures):
+class Engine(ManyAnswers):
     """A loaded model, ready for turns; made by `Engine.load`. A context manager; thread-safe.
 
     Without a GGUF, for tests: `Engine(ScriptedBackend(...), ChatTemplate(None, family="qwen3"))`; the engine then owns
@@ -96,28 +95,42 @@ class Engine(Measures):
     ) -> Self:
         """Load a GGUF file, by default the built-in model.
 
-        model: a path, or a model on the Hugging Face Hub, downloaded into its cache unless it is there:
-        "owner/repo:Q4_K_M", "owner/repo" (a quantisation that fits into memory is chosen and logged),
-        "owner/repo/file.gguf", a glob, or the address of its page. revision: a branch, tag or commit on the Hub. n_ctx:
-        the most tokens that one conversation may hold; None: 8,192 or the training length, or what fits into memory;
-        n_gpu_layers: layers to offload, -1 for all; None: as many as fit into the devices' free memory. chat_template:
-        its text, or the path of a .jinja file, instead of the model's own. family: the family whose format the output
-        is read in (a name of models.toml, or a record), or `Families`. response_template: Hugging Face's
-        `response_template`, which states that format (a dictionary, or a JSON file's path). seed: of every turn that
-        gives none. adapters: LoRA adapters by name, which turns then name. draft: who guesses the next tokens, verified
-        in one decode (answers differ by rounding): "ngram" copies them from the conversation; "mtp", the model's own
-        head, or a smaller model of the same vocabulary (a path, Hub name or open Engine, whose weights are shared)
-        writes them; "auto": the head if there is one, else "ngram". projector: the model's file for pictures and sounds
-        (mmproj); "auto" finds it. preflight: try these options in a child first, and adapters, the projector, and the
-        file unless its header shows that it is safe: so a native fault does not end this process. trust_template:
-        render the model's own template here, not in a child with limits. isolated: run the model in a child: a later
-        native fault ends only that (requests fail with EngineError), and Python threads here do not slow it; logits
-        processors must then be module-level functions. progress: gets 0.0 to 1.0, in another thread; False stops the
-        load.
+            >>> with Engine.load(n_ctx=1024) as llm:
+            ...     print(llm.chat("Hello! Who are you?", temperature=0).content)
+            I am the tiny built-in model of llama-engine. I can call tools and quote their results.
 
-        Raises ModelLoadError for a file that is no chat model or does not fit into memory, ContextOverflowError if only
-        its context does not, both before the weights are read; TemplateError, FamilyError and RequestError for options
-        that cannot be used.
+        The usual options; `LoadOptions` has further ones, all with defaults in docs/reference/options.md:
+
+        - `model`: a path, or a model on the Hugging Face Hub, downloaded into its cache unless it is there:
+          "owner/repo:Q4_K_M", "owner/repo" (a quantisation that fits into memory is chosen and logged),
+          "owner/repo/file.gguf", a glob, or the address of its page. Default: the built-in model.
+        - `revision`: a branch, tag or commit on the Hub. Default: the newest.
+        - `n_ctx`: the most tokens that one conversation may hold, answers included. Default: 8,192 or the training
+          length, or what fits into memory.
+        - `n_sequences`: how many conversations are decoded at once, each with a buffer of `n_ctx`. Default: at most 4.
+        - `n_gpu_layers`: layers to offload, -1 for all. Default: as many as fit into the devices' free memory.
+        - `type_k`, `type_v`: precision of the KV cache; "q8_0" takes half of the memory. Default: "f16".
+        - `seed`: of every turn that gives none. Default: random.
+        - `adapters`: LoRA adapters by name, which turns then name. Default: none.
+        - `projector`: the model's file for pictures and sounds (mmproj); "auto" finds it. Default: none.
+        - `draft`: who guesses the next tokens, verified in one decode (answers differ by rounding). "ngram" copies them
+          from the conversation; "mtp", the model's own head, or a smaller model of the same vocabulary (a path, a Hub
+          name, or an open Engine, whose weights are shared) writes them; "auto" is the head if there is one, else
+          "ngram". Default: none.
+        - `chat_template`: its text, or the path of a .jinja file. Default: the model's own.
+        - `family`: the family whose format the output is read in (a name of models.toml, or a record), or `Families`;
+          `response_template`: Hugging Face's, which states that format (a dictionary, or a JSON file's path). Default:
+          found by the chat template.
+        - `preflight`: try these options in a child first, and adapters, the projector, and the file unless its header
+          shows that it is safe: so a native fault does not end this process. Default: True.
+        - `trust_template`: render the model's own template here, not in a child with limits. Default: False.
+        - `isolated`: run the model in a child: a later native fault ends only that (requests fail with EngineError),
+          and Python threads here do not slow it; logits processors must then be module-level functions. Default: False.
+        - `progress`: gets 0.0 to 1.0, in another thread; False stops the load.
+
+        `aload` is the same for an event loop. Raises ModelLoadError for a file that is no chat model or does not fit
+        into memory, ContextOverflowError if only its context does not, both before the weights are read; TemplateError,
+        FamilyError and RequestError for options that cannot be used.
         """
         check_arguments(seed=seed, progress=progress, revision=revision, preflight=preflight)
         check_arguments(projector=projector, isolated=isolated)
@@ -186,7 +199,35 @@ class Engine(Measures):
         response_format: ResponseFormatLike[Answer] = None,
         **options: Unpack[FreeTurnOptions],
     ) -> Completion[Answer]:
-        """Returns the model's answer to a user's text or a list of messages. Raises what `stream` raises."""
+        """Returns the model's answer to a user's text or a list of messages: a `Completion` with its `content`,
+        `reasoning` and `tool_calls`.
+
+            >>> llm.chat("Hello! Who are you?", temperature=0).content
+            'I am the tiny built-in model of llama-engine. I can call tools and quote their results.'
+            >>> llm.chat("Is Paris in France?", response_format=bool).parsed
+            True
+
+        The usual options; `TurnOptions` and `SamplingParams` have them all:
+
+        - `messages`: a text, or a list of `Message`s or of dictionaries: `{"role": "system", "content": "Be brief."}`.
+        - `tools`: functions with type hints that the model may call (`run` also runs them). Default: none.
+        - `response_format`: what the answer must be: a type, whose value is then `.parsed`; `Choice(["yes", "no"])`,
+          `JsonSchema({...})`, `Regex(...)`. Default: any text.
+        - `temperature`: 0 takes the likeliest token each time. Default: the family's, or 1.
+        - `top_k`, `top_p`, `min_p`: which unlikely tokens are never drawn. Default: the family's, or off.
+        - `seed`: of the random draws. Default: the engine's, or random.
+        - `max_tokens`: the most tokens, reasoning included. Default: up to the end of the context.
+        - `stop`: texts that end the answer where they occur. Default: none.
+        - `reasoning`: True, False, "low", "medium" or "high". Default: the model's.
+        - `reasoning_budget`: the most reasoning tokens; then the answer follows. Default: no limit.
+        - `tool_choice`: "auto", "none", "required" (one is called) or `ToolName(name="...")`. Default: "auto".
+        - `adapters`: the LoRA adapters that compute it, `["name"]` or `{"name": 0.5}`. Default: none.
+        - `overflow`: "error" refuses a prompt that is too long, "truncate_oldest" drops its oldest turns. Default:
+          "error".
+        - `deadline`: seconds until the turn ends as it is. Default: none.
+
+        `achat` is the same for an event loop. Raises what `stream` raises.
+        """
         return self.stream(messages, tools, response_format=response_format, **options).result()
 
     def stream(
@@ -197,7 +238,19 @@ class Engine(Measures):
         response_format: ResponseFormatLike[Answer] = None,
         **options: Unpack[FreeTurnOptions],
     ) -> Stream[Answer]:
-        """Start one turn and return it as a stream: `for`, `async for`, `await`, `with`.
+        """Start one turn and return it as a stream: `for`, `async for`, `await`, `with`. Options: those of `chat`.
+
+            >>> for event in llm.stream("Hello! Who are you?", temperature=0):
+            ...     match event:
+            ...         case ContentDelta(text):
+            ...             print(text, end="")
+            ...         case Finished(reason=reason):
+            ...             print("", reason)
+            I am the tiny built-in model of llama-engine. I can call tools and quote their results. stop
+
+        The events: `ReasoningDelta`; `ContentDelta`; for each call `ToolCallStart`, `ToolCallDelta`, `ToolCallEnd`; and
+        last `Finished`. `.result()` reads the rest and returns the `Completion`; leaving a `with` cancels the turn.
+        `astream` is the same for an event loop.
 
         Reasoning of earlier turns that the messages lack is restored if it is known unambiguously; the template decides
         how much of it the model sees.
@@ -263,56 +316,6 @@ class Engine(Measures):
         another model or other settings, EngineError for one whose state does not match its tokens, and what `pin`
         raises."""
         return self._service.restore(path)
-
-    @overload
-    def generate(
-        self,
-        rows: Sequence[Row],
-        tools: Sequence[ToolLike] | None = None,
-        *,
-        on_error: Literal["raise"] = "raise",
-        response_format: ResponseFormatLike[Answer] = None,
-        **options: Unpack[FreeTurnOptions],
-    ) -> list[Completion[Answer]]: ...
-    @overload
-    def generate(
-        self,
-        rows: Sequence[Row],
-        tools: Sequence[ToolLike] | None = None,
-        *,
-        on_error: Literal["return"],
-        response_format: ResponseFormatLike[Answer] = None,
-        **options: Unpack[FreeTurnOptions],
-    ) -> list[Completion[Answer] | EngineError]: ...
-    def generate(
-        self,
-        rows: Sequence[Row],
-        tools: Sequence[ToolLike] | None = None,
-        *,
-        on_error: OnError = "raise",
-        **options: Unpack[TurnOptions],
-    ) -> Any:
-        """Run many turns at once and return the answers in order; load with `n_sequences=8` to decode eight together.
-
-        A row is a conversation, or a pair of a conversation and its own options. Since nobody reads along, waiting
-        prompts are evaluated before running answers continue: this is faster in total than as many streams. With
-        `on_error="return"` a row's error takes the place of its answer; otherwise the first error is raised, with a
-        note that names the row, and the other rows are cancelled. Raises what `stream` raises.
-        """
-        return many.generate(self._turns.starter(tools, options), rows, self._service.capacity, on_error)
-
-    def generate_iter(
-        self,
-        rows: Iterable[Row],
-        tools: Sequence[ToolLike] | None = None,
-        *,
-        response_format: ResponseFormatLike[Answer] = None,
-        **options: Unpack[FreeTurnOptions],
-    ) -> Generator[tuple[int, Completion[Answer] | EngineError]]:
-        """Yields pairs of a row's number and its answer, or its error, as rows of any iterable finish. At most twice
-        `n_sequences` rows are taken and run at a time; leaving the loop cancels them."""
-        start = self._turns.starter(tools, {**options, "response_format": response_format})
-        return many.generate_iter(start, rows, self._service.room)
 
     def complete(
         self,
@@ -394,49 +397,6 @@ class Engine(Measures):
         """`run` for an event loop: async tools of one turn run at once; cancelling the task stops the run."""
         return await self.stream_run(messages, tools, max_steps, response_format=response_format, **options)
 
-    @overload
-    async def agenerate(
-        self,
-        rows: Sequence[Row],
-        tools: Sequence[ToolLike] | None = None,
-        *,
-        on_error: Literal["raise"] = "raise",
-        response_format: ResponseFormatLike[Answer] = None,
-        **options: Unpack[FreeTurnOptions],
-    ) -> list[Completion[Answer]]: ...
-    @overload
-    async def agenerate(
-        self,
-        rows: Sequence[Row],
-        tools: Sequence[ToolLike] | None = None,
-        *,
-        on_error: Literal["return"],
-        response_format: ResponseFormatLike[Answer] = None,
-        **options: Unpack[FreeTurnOptions],
-    ) -> list[Completion[Answer] | EngineError]: ...
-    async def agenerate(
-        self,
-        rows: Sequence[Row],
-        tools: Sequence[ToolLike] | None = None,
-        *,
-        on_error: OnError = "raise",
-        **options: Unpack[TurnOptions],
-    ) -> Any:
-        """`generate` for an event loop; cancelling the task stops all rows."""
-        return await many.agenerate(self._turns.starter(tools, options), rows, self._service.room, on_error)
-
-    def agenerate_iter(
-        self,
-        rows: Iterable[Row],
-        tools: Sequence[ToolLike] | None = None,
-        *,
-        response_format: ResponseFormatLike[Answer] = None,
-        **options: Unpack[FreeTurnOptions],
-    ) -> AsyncGenerator[tuple[int, Completion[Answer] | EngineError]]:
-        """`generate_iter` for an event loop: `async for number, answer in llm.agenerate_iter(rows)`."""
-        start = self._turns.starter(tools, {**options, "response_format": response_format})
-        return many.agenerate_iter(start, rows, self._service.room)
-
     async def apin(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
     ) -> PinnedPrefix:
@@ -471,10 +431,31 @@ class Engine(Measures):
         response_format: ResponseFormatLike[Answer] = None,
         **options: Unpack[FreeAgentOptions],
     ) -> Run[Answer]:
-        """Run the agent loop: turns and tools until the model answers, at most `max_steps` turns. `tools` may include
-        servers of tools (`MCP`), which are connected during the run. A `Transcript` is resumed where it ended. The
-        run's own options are `RunOptions`. Raises what `stream` raises, EngineError for a server that cannot be
-        connected, and CallbackError if a function given as an option fails."""
+        """Run the agent loop: turns and tools until the model answers. Returns a `Run`, which has the `completion`, the
+        `messages` and the `steps`.
+
+            >>> def get_weather(city: str) -> str:
+            ...     '''Get the weather in a city.'''
+            ...     return f"21 degrees and sunny in {city}"
+            >>> llm.run("What is the weather in Paris?", [get_weather], temperature=0).completion.content
+            'The weather result: 21 degrees and sunny in Paris'
+
+        The usual options, besides those of `chat` for each turn; `RunOptions` has them all:
+
+        - `messages`: a text, messages, or a `Transcript`, which is resumed where it ended.
+        - `tools`: functions, sync or async, and servers of tools (`MCP`), connected during the run. Default: none.
+        - `max_steps`: the most turns. Default: 8.
+        - `max_total_tokens`: no turn begins after this many tokens. Default: no limit.
+        - `tool_timeout`: seconds that one call may take. Default: no limit.
+        - `max_parallel_tools`: how many calls of one turn run at once. Default: async tools all, others one by one.
+        - `approve`: called with each `ToolCall` before it runs; returns True, or False or a reason not to. Default: all
+          calls run.
+        - `stop_on`: names of tools that end the run. Default: none.
+        - `save`: a path, or a function, that gets the `Transcript` after each call and turn. Default: nowhere.
+
+        `arun` is the same for an event loop, where async tools of one turn run at once. Raises what `stream` raises,
+        EngineError for a server that cannot be connected, and CallbackError if a function given as an option fails.
+        """
         return self.stream_run(messages, tools, max_steps, response_format=response_format, **options).result()
 
     def stream_run(
