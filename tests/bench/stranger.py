@@ -112,21 +112,18 @@ def compiled(folder: Path) -> float:
     """Returns how many seconds it takes to compile llama-cpp-python of the pinned version."""
     pinned = re.findall(r'"(llama-cpp-python==[^"]+)"', (ROOT / "pyproject.toml").read_text("utf-8"))[0]
     started = time.monotonic()
-    _ = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "wheel",
-            "--quiet",
-            "--no-deps",
-            "--no-cache-dir",
-            "--no-binary",
-            "llama-cpp-python",
-        ]
-        + ["--wheel-dir", str(folder / "wheels"), pinned],
-        check=True,
-    )
+    wheel = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-cache-dir",
+        "--no-binary",
+        "llama-cpp-python",
+    ]
+    _ = subprocess.run([*wheel, "--wheel-dir", str(folder / "wheels"), pinned], check=True)
     return time.monotonic() - started
 
 
