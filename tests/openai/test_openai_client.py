@@ -317,8 +317,9 @@ async def test_sixteen_streams_leave_the_loop_to_others() -> None:
         over.set()
         await sleeping
     assert counts == [102] * 16
-    assert max(stalls) < 1.0 + 2 * max(late), (
-        f"the loop stood still for {max(stalls):.3f} s, a thread {max(late):.3f} s"
+    # A busy machine may halt the loop several times within one stall: all that the thread lost counts.
+    assert max(stalls) < 1.0 + 2 * sum(late), (
+        f"the loop stood still for {max(stalls):.3f} s, a thread {sum(late):.3f} s in all"
     )
 
 
