@@ -16,8 +16,10 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+from unittest.mock import patch
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parent)]
 
@@ -76,8 +78,9 @@ class NullBackend(ScriptedBackend):
 
     def sample(self, sampler: Any, row: int, mask: "Mask | None" = None) -> int:
         del row, mask
-        sampler.drawn += 1
-        return TEXT[sampler.drawn % len(TEXT)]
+        drawn: int = sampler.drawn
+        sampler.drawn = drawn + 1
+        return TEXT[drawn % len(TEXT)]
 
 
 def null(streams: int) -> Engine:
@@ -97,32 +100,34 @@ def own_clock() -> Callable[[], float]:
 class Watch:
     """The processor time of the engine's thread, and of its decodes; profiles the thread if asked."""
 
-    def __init__(self, *, profile: bool) -> None:
+    def __init__(self, *, profile: bool = False) -> None:
         self.decodes = 0.0
         self.thread: Callable[[], float] = time.process_time
         self.profile = cProfile.Profile(time.thread_time) if profile else None
-        self._run, self._compute = Runner._run, LlamaBackend._compute  # pyright: ignore[reportPrivateUsage]
+        self._patches = ExitStack()
 
-    def __enter__(self) -> "Watch":
-        watch, run, compute = self, self._run, self._compute
+    def __enter__(self) -> Self:
+        run: Any = Runner._run  # pyright: ignore[reportPrivateUsage]
+        compute: Any = LlamaBackend._compute  # pyright: ignore[reportPrivateUsage]
 
         def watched_run(runner: Runner) -> None:
-            watch.thread = own_clock()
-            if watch.profile is None:
+            self.thread = own_clock()
+            if self.profile is None:
                 run(runner)
             else:
-                watch.profile.runcall(run, runner)
+                self.profile.runcall(run, runner)
 
-        def watched_compute(backend: LlamaBackend, *arguments: Any) -> None:
+        def watched_compute(*arguments: Any) -> None:
             began = time.thread_time()
-            compute(backend, *arguments)
-            watch.decodes += time.thread_time() - began
+            compute(*arguments)
+            self.decodes += time.thread_time() - began
 
-        Runner._run, LlamaBackend._compute = watched_run, watched_compute  # pyright: ignore[reportPrivateUsage]
+        self._patches.enter_context(patch.object(Runner, "_run", watched_run))
+        self._patches.enter_context(patch.object(LlamaBackend, "_compute", watched_compute))
         return self
 
     def __exit__(self, *_: object) -> None:
-        Runner._run, LlamaBackend._compute = self._run, self._compute  # pyright: ignore[reportPrivateUsage]
+        self._patches.close()
 
 
 async def read(llm: Engine, streams: int, tokens: int, seed: int) -> int:
@@ -142,7 +147,7 @@ def measured(make: Callable[[int], Engine], streams: int, tokens: int, rounds: i
     """Microseconds a token: of the engine's thread, and of the process."""
     threads: list[float] = []
     processes: list[float] = []
-    with Watch(profile=False) as watch, make(streams) as llm:
+    with Watch() as watch, make(streams) as llm:
         asyncio.run(read(llm, streams, 16, 0))
         for number in range(rounds):
             thread, process, decodes = watch.thread(), time.process_time(), watch.decodes
@@ -158,11 +163,14 @@ def show_profile(make: Callable[[int], Engine], streams: int, tokens: int, most:
         with make(streams) as llm:
             made = asyncio.run(read(llm, streams, tokens, 1))
         assert watch.profile is not None
-        stats: Any = pstats.Stats(watch.profile).stats  # pyright: ignore[reportAttributeAccessIssue]
-        whole = sum(own for _, _, own, _, _ in stats.values())
-        print(f"  {streams} streams: functions by their own time, of {whole / made * 1e6:.1f} us a token under a profiler")
-        for (file, _, name), (_, calls, own, _, _) in sorted(stats.items(), key=lambda item: -item[1][2])[:most]:
-            print(f"    {own / made * 1e6:6.2f} us {calls / made:6.2f} calls  {Path(file).name}:{name}")
+        stats: Any = pstats.Stats(watch.profile)
+        functions: list[tuple[float, int, str]] = [
+            (own, calls, f"{Path(file).name}:{name}") for (file, _, name), (_, calls, own, _, _) in stats.stats.items()
+        ]
+        whole = sum(own for own, _, _ in functions)
+        print(f"  {streams} streams: functions by their own time, of {whole / made * 1e6:.1f} us a token when profiled")
+        for own, calls, name in sorted(functions, reverse=True)[:most]:
+            print(f"    {own / made * 1e6:6.2f} us {calls / made:6.2f} calls  {name}")
 
 
 def main() -> None:
@@ -176,7 +184,10 @@ def main() -> None:
         if given.only in (None, name):
             for streams in STREAMS:
                 thread, process = measured(make, streams, given.tokens, given.rounds)
-                print(f"{name:8} {streams:3} streams: {thread:6.1f} us a token, with its readers {process:6.1f}", flush=True)
+                print(
+                    f"{name:8} {streams:3} streams: {thread:6.1f} us a token, with its readers {process:6.1f}",
+                    flush=True,
+                )
                 if given.profile:
                     show_profile(make, streams, given.tokens, given.profile)
 
