@@ -192,6 +192,10 @@ class LlamaServer:
         self._process.wait(30)
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def address(self) -> str:
         """The base URL that a client of OpenAI's API takes."""
         return f"http://127.0.0.1:{self._port}/v1"
@@ -204,7 +208,7 @@ class LlamaServer:
             options |= drawing.options
             if drawing is GREEDY:  # without a filter it goes through records of the whole vocabulary
                 options["top_k"] = 1
-            return self._post("/completion", {"prompt": list(prompts[index]), **options})["tokens_predicted"]
+            return self.post("/completion", {"prompt": list(prompts[index]), **options})["tokens_predicted"]
 
         with ThreadPoolExecutor(len(prompts)) as pool:
             return sum(pool.map(one, range(len(prompts))))
@@ -212,9 +216,10 @@ class LlamaServer:
     def chat(self, messages: Sequence[Any], steps: int) -> dict[str, Any]:
         """The usage of one greedy answer, not streamed; call it from as many threads as there are slots, or more."""
         body = {"messages": list(messages), "max_tokens": steps, "temperature": 0, "cache_prompt": True}
-        return self._post("/v1/chat/completions", body)["usage"]
+        return self.post("/v1/chat/completions", body)["usage"]
 
-    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer to one request."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=600)
         try:
             connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
