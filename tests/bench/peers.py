@@ -163,7 +163,17 @@ class LlamaPython:
 class LlamaServer:
     """A `llama-server` process with so many slots."""
 
-    def __init__(self, binary: Path, path: Path, *, n_ctx: int, slots: int, threads: int, unified: bool = True) -> None:
+    def __init__(
+        self,
+        binary: Path,
+        path: Path,
+        *,
+        n_ctx: int,
+        slots: int,
+        threads: int,
+        unified: bool = True,
+        more: Sequence[str] = (),
+    ) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
@@ -172,6 +182,7 @@ class LlamaServer:
                 *(str(binary), "-m", str(path), "-c", str(n_ctx), "-np", str(slots), "-b", "2048"),
                 "--kv-unified" if unified else "--no-kv-unified",
                 *("-ub", "512", "-t", str(threads), "-tb", str(threads), "--port", str(self._port), "--no-webui"),
+                *more,
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

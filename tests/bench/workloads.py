@@ -4,7 +4,8 @@ llama-server's within each round.
 
 - chat: ten turns over a system message. agent: twelve forced calls over a prompt of 3,000 tokens with eight tools.
 - subagents: four agents of three calls each, at once, over that prompt. extract: documents under a schema, all at once.
-- distinct: sixteen prompts of 600 tokens of their own. edit: a text of 150 words copied with a change (built-in model).
+- distinct: sixteen prompts of 600 tokens of their own. copying: twelve lines copied, with drafts (the built-in model
+  with 49 further layers that add nothing).
 - best: eight answers to one prompt of 600 tokens. restart: the prompt of 3,000 tokens again, in a new process.
 
 Each contender runs each workload in a process of its own: this engine, llama-server as it is started by default and
@@ -23,14 +24,15 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parent)]
+sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1] / "support")]
 
 from measuring import by_turns, ratio, words  # noqa: E402
+from model_files import copied  # noqa: E402
 from models import model_file  # noqa: E402
 from peers import LlamaServer  # noqa: E402
 
@@ -138,8 +140,25 @@ class Ours:
 class Server:
     """llama-server over HTTP. `slots` 0: as it is started by default."""
 
-    def __init__(self, binary: Path, model: Path, slots: int, threads: int) -> None:
-        self._server = LlamaServer(binary, model, n_ctx=N_CTX * max(slots, 4), slots=slots or 4, threads=threads)
+    def __init__(self, binary: Path, model: Path, slots: int, threads: int, states: Path | None) -> None:
+        more: list[str] = []
+        if slots:
+            more += [
+                "--spec-type",
+                "ngram-simple",
+                "--spec-ngram-simple-size-n",
+                "3",
+                "--spec-ngram-simple-size-m",
+                "16",
+            ]
+        if slots and states is not None:
+            more += ["--slot-save-path", f"{states}/"]
+        self._keeps = bool(slots) and states is not None
+        self._server = LlamaServer(
+            binary, model, n_ctx=N_CTX * max(slots, 4), slots=slots or 4, threads=threads, more=more
+        )
+        if self._keeps:
+            self._server.post("/slots/0?action=restore", {"filename": "slot"})
 
     def at_once(self, asked: Sequence[Asked]) -> list[Told]:
         every = [each for each in asked for _ in range(each.copies)]
@@ -156,7 +175,37 @@ class Server:
         return processor_of(self._server.pid)
 
     def close(self) -> None:
+        if self._keeps:
+            self._server.post("/slots/0?action=save", {"filename": "slot"})
         self._server.close()
+
+
+class InProcess:
+    """xllamacpp: llama-server's code, and its own build of llama.cpp, in this process; asked without HTTP."""
+
+    def __init__(self, model: Path, slots: int, threads: int) -> None:
+        import xllamacpp  # pyright: ignore[reportMissingImports]
+
+        package: Any = xllamacpp
+        given = package.CommonParams()
+        given.model.path, given.n_ctx, given.n_parallel, given.kv_unified = str(model), N_CTX * slots, slots, True
+        given.cpuparams.n_threads = given.cpuparams_batch.n_threads = threads
+        given.use_jinja, given.verbosity = True, 0
+        self._server = package.Server(given)
+
+    def at_once(self, asked: Sequence[Asked]) -> list[Told]:
+        every = [each for each in asked for _ in range(each.copies)]
+        with ThreadPoolExecutor(len(every)) as pool:
+            return list(pool.map(self._one, every, range(len(every))))
+
+    def _one(self, asked: Asked, seed: int) -> Told:
+        return told(self._server.handle_chat_completions(body(asked, seed)))
+
+    def processor(self) -> float:
+        return time.process_time()
+
+    def close(self) -> None:
+        del self._server
 
 
 class Python:
@@ -243,9 +292,13 @@ def called(message: Mapping[str, Any], seed: int) -> Messages:
     if not message.get("tool_calls"):
         return [spoken(message), {"role": "user", "content": result}]
     call = message["tool_calls"][0]
-    name, arguments = (call["function"][key] for key in ("name", "arguments")) if "function" in call else (
-        call["name"],
-        call["arguments"],
+    name, arguments = (
+        (call["function"][key] for key in ("name", "arguments"))
+        if "function" in call
+        else (
+            call["name"],
+            call["arguments"],
+        )
     )
     function = {"id": call["id"], "type": "function", "function": {"name": name, "arguments": arguments}}
     return [
@@ -270,7 +323,7 @@ def agents(contender: Contender, seed: int, count: int, calls: int) -> list[Told
     return answers
 
 
-def extract(contender: Contender, seed: int, rows: int = 64) -> list[Told]:
+def extract(contender: Contender, seed: int, rows: int = 48) -> list[Told]:
     asked = [
         Asked([{"role": "user", "content": f"Extract: {words(120, seed * 997 + at)}"}], 80, schema=SCHEMA)
         for at in range(rows)
@@ -284,9 +337,9 @@ def distinct(contender: Contender, seed: int) -> list[Told]:
     )
 
 
-def edit(contender: Contender, seed: int) -> list[Told]:
-    text = ", ".join(f"word{(seed * 7 + number) % 40}" for number in range(80))
-    return contender.at_once([Asked([{"role": "user", "content": f"Repeat after me: {text}"}], 300)])
+def copying(contender: Contender, seed: int) -> list[Told]:
+    lines = [f"Repeat after me: {words(12, seed * 31 + number)}" for number in range(12)]
+    return [contender.at_once([Asked([{"role": "user", "content": line}], 96)])[0] for line in lines]
 
 
 def best(contender: Contender, seed: int) -> list[Told]:
@@ -303,7 +356,7 @@ WORK: Mapping[str, tuple[Callable[[Contender, int], list[Told]], int]] = {
     "subagents": (lambda contender, seed: agents(contender, seed, 4, 3), 4),
     "extract": (extract, 16),
     "distinct": (distinct, 16),
-    "edit": (edit, 1),
+    "copying": (copying, 1),
     "best": (best, 8),
     "restart": (restart, 1),
 }
@@ -312,15 +365,19 @@ WORK: Mapping[str, tuple[Callable[[Contender, int], list[Told]], int]] = {
 
 @contextmanager
 def opened(name: str, work: str, options: argparse.Namespace) -> Any:
-    model = Path(_data.builtin_model()) if work == "edit" else options.model
+    model = options.slow if work == "copying" else options.model
     slots = WORK[work][1]
-    states = options.states if work == "restart" else None
+    states = options.states / name if work == "restart" else None
+    if states is not None:
+        states.mkdir(exist_ok=True)
     with ExitStack() as stack:
         made: Any
         if name == "ours":
-            made = Ours(model, slots, options.threads, states, "ngram" if work == "edit" else None)
+            made = Ours(model, slots, options.threads, states, "ngram" if work == "copying" else None)
         elif name.startswith("server"):
-            made = Server(options.server, model, 0 if name == "server" else slots, options.threads)
+            made = Server(options.server, model, slots if name == "server+" else 0, options.threads, states)
+        elif name == "xllamacpp":
+            made = InProcess(model, slots, options.threads)
         else:
             made = Python(model, options.threads)
         stack.enter_context(closing(made))
@@ -348,7 +405,13 @@ def run_once(name: str, work: str, options: argparse.Namespace) -> dict[str, flo
 
 
 def in_a_process(name: str, work: str, options: argparse.Namespace, number: int) -> dict[str, float]:
-    given = {"model": options.model, "server": options.server, "threads": options.threads, "states": options.states}
+    given = {
+        "model": options.model,
+        "slow": options.slow,
+        "server": options.server,
+        "threads": options.threads,
+        "states": options.states,
+    }
     words_ = [str(each) for key, value in given.items() if value is not None for each in (f"--{key}", value)]
     command = [sys.executable, __file__, *words_, "--seed", str(number + 1), "--one", name, work]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -359,26 +422,36 @@ def in_a_process(name: str, work: str, options: argparse.Namespace, number: int)
 
 def compare(work: str, names: Sequence[str], options: argparse.Namespace) -> None:
     if work == "restart":
-        in_a_process("ours", work, options, 0)  # what an earlier run has left on disk
-    found = by_turns({name: lambda at, name=name: in_a_process(name, work, options, at) for name in names}, options.rounds)
+        for name in names:
+            in_a_process(name, work, options, 0)  # what an earlier run has left on disk
+    found = by_turns(
+        {name: lambda at, name=name: in_a_process(name, work, options, at) for name in names}, options.rounds
+    )
     base = next((name for name in names if name.startswith("server")), names[0])
     print(f"\n{work}: seconds, processor seconds, tokens evaluated of prompt, tokens made; seconds beside {base}")
     for name in names:
         runs = found[name]
-        told_ = [statistics.median(run[key] for run in runs) for key in ("seconds", "processor", "evaluated", "prompt", "made")]
+        told_ = [
+            statistics.median(run[key] for run in runs)
+            for key in ("seconds", "processor", "evaluated", "prompt", "made")
+        ]
         beside = ratio([run["seconds"] for run in runs], [run["seconds"] for run in found[base]])
-        print(f"  {name:8} {told_[0]:7.2f} {told_[1]:7.2f} {told_[2]:7.0f} of {told_[3]:6.0f} {told_[4]:6.0f} {beside:6.2f}", flush=True)
+        print(
+            f"  {name:8} {told_[0]:7.2f} {told_[1]:7.2f} {told_[2]:7.0f} of {told_[3]:6.0f} {told_[4]:6.0f} {beside:6.2f}",
+            flush=True,
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path)
+    parser.add_argument("--slow", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--vocabulary", type=Path, help="write the random model of 0.2 billion with this vocabulary")
     parser.add_argument("--server", type=Path, help="a llama-server (peers.py says how to build one)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="*", choices=list(WORK), default=list(WORK))
-    parser.add_argument("--contenders", nargs="*", default=["ours", "server", "server+", "python"])
+    parser.add_argument("--contenders", nargs="*", default=["ours", "server", "server+", "xllamacpp", "python"])
     parser.add_argument("--states", type=Path)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
@@ -388,6 +461,8 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         options.states = Path(folder, "states")
+        options.states.mkdir()
+        options.slow = copied(_data.builtin_model(), Path(folder, "slow.gguf"), layers=7, idle=49)
         if options.model is None:
             options.model = model_file("0.2B", options.vocabulary, Path("build/bench"))
         names = [name for name in options.contenders if options.server or not name.startswith("server")]
