@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,6 +37,7 @@ from models import model_file  # noqa: E402
 from peers import LlamaServer  # noqa: E402
 
 from engine import Engine, StateStore, _data  # noqa: E402
+from engine.runtime.prefix import common_prefix  # noqa: E402
 
 Messages = list[dict[str, Any]]
 SCHEMA: dict[str, Any] = {
@@ -103,32 +104,60 @@ class Contender(Protocol):
 class Ours:
     """This engine."""
 
-    def __init__(self, model: Path, sequences: int, threads: int, states: Path | None, draft: str | None) -> None:
+    def __init__(
+        self, model: Path, sequences: int, threads: int, gpu_layers: int, states: Path | None, draft: str | None
+    ) -> None:
         kept = None if states is None else StateStore(memory=2**28, path=states, disk=2**31)
         self._llm = Engine.load(
-            model, n_ctx=N_CTX, n_sequences=sequences, n_threads=threads, preflight=False, states=kept, draft=draft
+            model,
+            n_ctx=N_CTX,
+            n_sequences=sequences,
+            n_threads=threads,
+            n_gpu_layers=gpu_layers,
+            preflight=False,
+            states=kept,
+            draft=draft,
         )
+        self._done: list[tuple[Messages, dict[str, Any], int]] = []
 
     def at_once(self, asked: Sequence[Asked]) -> list[Told]:
         streams: list[Any] = []
+        given: list[tuple[Messages, dict[str, Any]]] = []
         for number, each in enumerate(asked):
             options: dict[str, Any] = {"temperature": 0.0, "max_tokens": each.steps, "seed": number, "reasoning": False}
             if each.forced:
                 options |= {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
             if each.schema is not None:
-                options["response_format"] = {
-                    "type": "json_schema",
-                    "json_schema": {"name": "form", "schema": each.schema, "strict": True},
-                }
+                form = {"name": "form", "schema": each.schema, "strict": True}
+                options["response_format"] = {"type": "json_schema", "json_schema": form}
             if each.copies > 1:
-                options |= {"temperature": 1.0}
+                options["temperature"] = 1.0
             streams += self._llm.choices(each.messages, each.copies, **options)
-        return [self._told(stream.result()) for stream in streams]
+            given += [([*each.messages], options)] * each.copies
+        answers = [self._told(stream.result()) for stream in streams]
+        self._done += [(*each, answer.made) for each, answer in zip(given, answers, strict=True)]
+        return answers
 
     def _told(self, answer: Any) -> Told:
         message = answer.message.model_dump(exclude_none=True)
         usage = answer.usage
         return Told(message, usage.prompt_tokens, usage.prompt_tokens - usage.cached_tokens, usage.completion_tokens)
+
+    def needed(self) -> int:
+        """How many tokens of the prompts after the first a memory that forgets nothing would have had to evaluate: of
+        each, what no earlier one began with, nor the answer to it went on with; at least its last one."""
+        held: list[tuple[Sequence[int], int]] = []
+        needed = 0
+        for messages, options, made in self._done:
+            prompt = self._llm.render(messages, **options)
+            tokens = self._llm.tokenize(prompt.text, add_bos=True)
+            most = 0
+            for before, answer in held:
+                same = common_prefix(before, tokens, len(tokens) - 1)
+                most = max(most, min(same + answer - 1, len(tokens) - 1) if same == len(before) else same)
+            needed += len(tokens) - most if held else 0
+            held.append((tokens, made))
+        return needed
 
     def processor(self) -> float:
         return time.process_time()
@@ -140,8 +169,10 @@ class Ours:
 class Server:
     """llama-server over HTTP. `slots` 0: as it is started by default."""
 
-    def __init__(self, binary: Path, model: Path, slots: int, threads: int, states: Path | None) -> None:
-        more: list[str] = []
+    def __init__(
+        self, binary: Path, model: Path, slots: int, threads: int, gpu_layers: int, states: Path | None
+    ) -> None:
+        more = ["-ngl", str(gpu_layers)]
         if slots:
             more += [
                 "--spec-type",
@@ -183,13 +214,14 @@ class Server:
 class InProcess:
     """xllamacpp: llama-server's code, and its own build of llama.cpp, in this process; asked without HTTP."""
 
-    def __init__(self, model: Path, slots: int, threads: int) -> None:
+    def __init__(self, model: Path, slots: int, threads: int, gpu_layers: int) -> None:
         import xllamacpp  # pyright: ignore[reportMissingImports]
 
         package: Any = xllamacpp
         given = package.CommonParams()
         given.model.path, given.n_ctx, given.n_parallel, given.kv_unified = str(model), N_CTX * slots, slots, True
         given.cpuparams.n_threads = given.cpuparams_batch.n_threads = threads
+        given.n_gpu_layers = gpu_layers
         given.use_jinja, given.verbosity = True, 0
         self._server = package.Server(given)
 
@@ -211,11 +243,12 @@ class InProcess:
 class Python:
     """`llama_cpp.Llama`, one request after the other, with its cache of the last prompt."""
 
-    def __init__(self, model: Path, threads: int) -> None:
+    def __init__(self, model: Path, threads: int, gpu_layers: int) -> None:
         import llama_cpp
 
         make: Any = llama_cpp.Llama
-        self._llama = make(str(model), n_ctx=N_CTX, n_threads=threads, n_threads_batch=threads, verbose=False)
+        threading = {"n_threads": threads, "n_threads_batch": threads}
+        self._llama = make(str(model), n_ctx=N_CTX, n_gpu_layers=gpu_layers, verbose=False, **threading)
 
     def at_once(self, asked: Sequence[Asked]) -> list[Told]:
         answers: list[Told] = []
@@ -370,17 +403,17 @@ def opened(name: str, work: str, options: argparse.Namespace) -> Any:
     states = options.states / name if work == "restart" else None
     if states is not None:
         states.mkdir(exist_ok=True)
-    with ExitStack() as stack:
-        made: Any
-        if name == "ours":
-            made = Ours(model, slots, options.threads, states, "ngram" if work == "copying" else None)
-        elif name.startswith("server"):
-            made = Server(options.server, model, slots if name == "server+" else 0, options.threads, states)
-        elif name == "xllamacpp":
-            made = InProcess(model, slots, options.threads)
-        else:
-            made = Python(model, options.threads)
-        stack.enter_context(closing(made))
+    device = options.threads, options.gpu_layers
+    made: Any
+    if name == "ours":
+        made = Ours(model, slots, *device, states, "ngram" if work == "copying" else None)
+    elif name.startswith("server"):
+        made = Server(options.server, model, slots if name == "server+" else 0, *device, states)
+    elif name == "xllamacpp":
+        made = InProcess(model, slots, *device)
+    else:
+        made = Python(model, *device)
+    with closing(made):
         yield made
 
 
@@ -400,6 +433,7 @@ def run_once(name: str, work: str, options: argparse.Namespace) -> dict[str, flo
             "processor": processor,
             "prompt": sum(each.prompt for each in answers),
             "evaluated": sum(each.evaluated for each in answers),
+            "needed": contender.needed() if isinstance(contender, Ours) else 0,
             "made": sum(each.made for each in answers),
         }
 
@@ -410,6 +444,7 @@ def in_a_process(name: str, work: str, options: argparse.Namespace, number: int)
         "slow": options.slow,
         "server": options.server,
         "threads": options.threads,
+        "gpu-layers": options.gpu_layers,
         "states": options.states,
     }
     words_ = [str(each) for key, value in given.items() if value is not None for each in (f"--{key}", value)]
@@ -428,18 +463,14 @@ def compare(work: str, names: Sequence[str], options: argparse.Namespace) -> Non
         {name: lambda at, name=name: in_a_process(name, work, options, at) for name in names}, options.rounds
     )
     base = next((name for name in names if name.startswith("server")), names[0])
-    print(f"\n{work}: seconds, processor seconds, tokens evaluated of prompt, tokens made; seconds beside {base}")
+    print(f"\n{work}: seconds, processor seconds, evaluated of the prompts' tokens, tokens made; seconds beside {base}")
     for name in names:
-        runs = found[name]
-        told_ = [
-            statistics.median(run[key] for run in runs)
-            for key in ("seconds", "processor", "evaluated", "prompt", "made")
-        ]
-        beside = ratio([run["seconds"] for run in runs], [run["seconds"] for run in found[base]])
-        print(
-            f"  {name:8} {told_[0]:7.2f} {told_[1]:7.2f} {told_[2]:7.0f} of {told_[3]:6.0f} {told_[4]:6.0f} {beside:6.2f}",
-            flush=True,
-        )
+        middle = {key: statistics.median(run[key] for run in found[name]) for key in found[name][0]}
+        beside = ratio([run["seconds"] for run in found[name]], [run["seconds"] for run in found[base]])
+        print(f"  {name:10}{middle['seconds']:7.2f} {middle['processor']:7.2f}", end="")
+        print(f"{middle['evaluated']:8.0f} of {middle['prompt']:6.0f} {middle['made']:6.0f} {beside:6.2f}", end="")
+        waste = (middle["evaluated"] / middle["needed"] - 1) * 100 if middle["needed"] else None
+        print("" if waste is None else f"   {waste:.1f} % more than needed", flush=True)
 
 
 def main() -> None:
@@ -449,6 +480,7 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=Path, help="write the random model of 0.2 billion with this vocabulary")
     parser.add_argument("--server", type=Path, help="a llama-server (peers.py says how to build one)")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--gpu-layers", type=int, default=0, help="-1: all layers on the GPU, for every contender")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="*", choices=list(WORK), default=list(WORK))
     parser.add_argument("--contenders", nargs="*", default=["ours", "server", "server+", "xllamacpp", "python"])
@@ -457,7 +489,8 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(run_once(*options.one, options)))
+        name, work = options.one
+        print(json.dumps(run_once(name, work, options)))
         return
     with tempfile.TemporaryDirectory() as folder:
         options.states = Path(folder, "states")
