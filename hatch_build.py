@@ -33,9 +33,9 @@ def data_files(root: Path) -> list[str]:
 
 
 def bill_of_materials(root: Path, project: Any) -> dict[str, Any]:
-    """A CycloneDX 1.7 document (ECMA-424) of the wheel: each data file with its SHA-256, and each package that the wheel
-    asks for, as an external component with its range of versions. It has no time and no random number, so the same
-    sources give the same bytes. `project` is hatchling's metadata of the project."""
+    """A CycloneDX 1.7 document (ECMA-424) of the wheel: each data file with its SHA-256, and each package that the
+    wheel asks for, as an external component with its range of versions. It has no time and no random number, so the
+    same sources give the same bytes. `project` is hatchling's metadata of the project."""
     held = [
         {
             "type": "machine-learning-model" if name.endswith(".gguf") else "data",
@@ -85,7 +85,8 @@ class WheelFiles(BuildHookInterface[Any]):
         build_data["force_include"].update({str(root / name): f"{TARGET}/{name}" for name in data_files(root)})
         self._folder = tempfile.mkdtemp()
         written = Path(self._folder, SBOM)
-        document = bill_of_materials(root, self.metadata.core)
+        project: Any = self.metadata.core  # pyright: ignore[reportUnknownMemberType]
+        document = bill_of_materials(root, project)
         written.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8", newline="\n")
         build_data["sbom_files"].append(str(written))
 

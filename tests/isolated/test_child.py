@@ -69,7 +69,7 @@ def test_nothing_of_the_current_directory_runs(kind: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(
-    sys.version_info[:3] == (3, 13, 0), reason="there CPython then raises SystemError for a missing attribute of a module"
+    sys.version_info[:3] == (3, 13, 0), reason="its import machinery raises SystemError in a folder that is gone"
 )
 @pytest.mark.parametrize("kind", STARTS)
 def test_the_current_directory_may_be_gone(kind: str, tmp_path: Path) -> None:

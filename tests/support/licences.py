@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
+from typing import Any
 
 OURS = "llama-engine"
 BEGIN, END = "<!-- licences -->\n", "<!-- /licences -->\n"
@@ -18,7 +19,7 @@ SAME = {
     "MIT": "mit license; the mit license (mit)",
     "Apache-2.0": "apache 2.0; apache license 2.0; apache license, version 2.0",
     "BSD-3-Clause": "3-clause bsd license; bsd 3-clause license",
-    "BSD, which of them is not stated": "bsd; bsd license",
+    "BSD, which is not stated": "bsd; bsd license",
     "ISC": "isc license; isc license (iscl)",
     "Python Software Foundation License": "psfl",
     "not stated": "unknown",
@@ -27,15 +28,16 @@ SAME = {
 
 
 def licence(package: Distribution) -> str:
-    """What a package's metadata states: the SPDX expression of PEP 639, else the older field or, where that holds a whole
-    text, the classifiers. "not stated" if there is none: then its own licence file has to be read."""
-    stated = package.metadata
+    """What a package's metadata states: the SPDX expression of PEP 639, else the older field or, where that holds a
+    whole text, the classifiers. "not stated" if there is none: then its own licence file has to be read."""
+    stated: Any = package.metadata  # its get is typed otherwise in each version of Python
     if expression := stated.get("License-Expression"):
         return expression
-    field = (stated.get("License") or "").strip()
-    classifiers = [each.rpartition(" :: ")[2] for each in stated.get_all("Classifier", []) if each.startswith("License ::")]
+    field: str = (stated.get("License") or "").strip()
+    classifiers: list[str] = stated.get_all("Classifier", [])
+    classified = [each.rpartition(" :: ")[2] for each in classifiers if each.startswith("License ::")]
     vague = len(field) > 60 or field.lower() in ("", "unknown", "dual license")
-    name = (" or ".join(classifiers) or field.partition("\n")[0].strip()) if vague else field
+    name = (" or ".join(classified) or field.partition("\n")[0].strip()) if vague else field
     return next((spdx for spdx, others in SAME.items() if name.lower() in others.split("; ")), name) or "not stated"
 
 
