@@ -67,17 +67,11 @@ def give_up_output() -> None:
 def _fill() -> None:
     """Open what the caller closed (`>&-`), so that no file of ours gets its number. Output that was closed cannot be
     written: it is opened for reading."""
-    for number, flag in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
-        try:
-            os.fstat(number)
-        except OSError:
-            _ = os.open(os.devnull, flag)  # takes the lowest number that is free
-    streams: list[Any] = [sys.stdin, sys.stdout, sys.stderr]
-    if None in streams:
-        for number, name in enumerate(("stdin", "stdout", "stderr")):
-            if streams[number] is None:
-                opened = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115 - lasts
-                setattr(sys, name, opened)
+    for name, flag in (("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, flag)  # the lowest that is free: its own, unless a library has taken that
+            opened = open(number, "r" if name == "stdin" else "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - lasts
+            setattr(sys, name, opened)
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

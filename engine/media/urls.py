@@ -30,6 +30,7 @@ Place: TypeAlias = "tuple[socket.AddressFamily, tuple[Any, ...]]"
 _LONGEST_ADDRESS = 8 << 10
 _HEADERS = 64 << 10  # bytes of an answer before its body
 _PIECE = 64 << 10
+_AHEAD = 8 << 10  # bytes that may be read beyond the headers: part of the body, but counted with them
 _PORTS = {"http": 80, "https": 443}
 _UNWRITABLE = re.compile(r"[\x00-\x20\x7f\\]")
 _IN_PATH = "/:@!$&'()*+,;=-._~%?"
@@ -269,7 +270,7 @@ class _Wire(io.RawIOBase):
     def makefile(self, mode: str) -> io.BufferedReader:
         """Returns a file, as HTTPResponse asks a socket for."""
         assert mode == "rb"
-        return io.BufferedReader(self)
+        return io.BufferedReader(self, _AHEAD)
 
 
 def _answered(connection: socket.socket, target: _Target, most: int, until: float) -> bytes | str:
@@ -291,12 +292,12 @@ def _answered(connection: socket.socket, target: _Target, most: int, until: floa
         connection.settimeout(_left(until))
         connection.sendall("".join(f"{line}\r\n" for line in (*lines, "")).encode("ascii"))
         wire = _Wire(connection, _HEADERS, until)
-        response = HTTPResponse(wire, method="GET")  # pyright: ignore[reportArgumentType] - it only asks for a file
-        response.begin()
-        if response.status in _REDIRECTS and (location := response.getheader("Location")):
-            return location
-        wire.left = _HEADERS + 2 * most  # with what divides it into chunks
-        return _body(response, most)
+        with closing(HTTPResponse(wire, method="GET")) as response:  # pyright: ignore[reportArgumentType] - asks for a file
+            response.begin()
+            if response.status in _REDIRECTS and (location := response.getheader("Location")):
+                return location
+            wire.left = _HEADERS + 2 * most  # with what divides it into chunks
+            return _body(response, most)
 
     return _guarded(answer, "its server does not answer as HTTP says")
 

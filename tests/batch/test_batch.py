@@ -210,7 +210,7 @@ BAD: list[tuple[str, Mapping[str, Any] | str, str]] = [
     ("no JSON", "{", "not JSON"),
     ("NaN", '{"prompt": "x", "y": NaN}', "NaN is not a number"),
     ("a list", "[]", "a list; a row is a JSON object"),
-    ("deep", '{"prompt": "x", "y": ' + "[" * 5000 + "]" * 5000 + "}", "not JSON"),
+    ("deep", '{"prompt": "x", "y": ' + "[" * 200_000 + "]" * 200_000 + "}", "not JSON"),
     ("method", {**asked("x", "y"), "method": "GET"}, '"POST"'),
     (
         "url",

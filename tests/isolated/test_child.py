@@ -68,6 +68,9 @@ def test_nothing_of_the_current_directory_runs(kind: str, tmp_path: Path) -> Non
     assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text(encoding="utf-8")
 
 
+@pytest.mark.skipif(
+    sys.version_info[:3] == (3, 13, 0), reason="its import machinery raises SystemError in a folder that is gone"
+)
 @pytest.mark.parametrize("kind", STARTS)
 def test_the_current_directory_may_be_gone(kind: str, tmp_path: Path) -> None:
     gone = tmp_path / "gone"

@@ -4,6 +4,8 @@ Built without isolation and installed without dependencies or network, in a copy
 it.
 """
 
+import hashlib
+import json
 import subprocess
 import sys
 import sysconfig
@@ -128,8 +130,36 @@ def test_the_wheel_has_the_code_the_data_and_nothing_else(wheel: Path, tracked: 
     }
 
 
+def test_the_bill_of_materials_names_what_the_wheel_holds_and_asks_for(wheel: Path, repository: Path) -> None:
+    files = contents(wheel)
+    (written,) = (text for name, text in files.items() if ".dist-info/sboms/" in name)
+    bill = json.loads(written)
+    project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.7")
+    assert bill["metadata"]["component"]["purl"] == f"pkg:pypi/llama-engine@{project['version']}"
+    held = {
+        f"engine/_files/{part['name']}": part["hashes"] for part in bill["components"] if not part.get("isExternal")
+    }
+    assert held == {
+        name: [{"alg": "SHA-256", "content": hashlib.sha256(data).hexdigest()}]
+        for name, data in files.items()
+        if name.startswith("engine/_files/")
+    }
+    needed = [part for part in bill["components"] if part.get("isExternal")]
+    required = [part["name"] for part in needed if part["scope"] == "required"]
+    assert sorted(required) == sorted(each.partition(">")[0].partition("=")[0] for each in project["dependencies"])
+    ranges = {part["name"]: (part["scope"], part["versionRange"]) for part in needed}
+    assert ranges["llama-cpp-python"] == ("required", f"vers:pypi/{TESTED_VERSION}")
+    assert ranges["ray"][0] == "optional"
+    assert "pytest" not in ranges
+    (package,) = bill["dependencies"]
+    assert package["dependsOn"] == [part["bom-ref"] for part in bill["components"]]
+
+
 def test_the_source_distribution_builds_the_same_wheel(wheel: Path, wheel_of_sdist: Path) -> None:
+    """The same bytes, though it was built at another time in another folder."""
     assert contents(wheel_of_sdist) == contents(wheel)
+    assert wheel_of_sdist.read_bytes() == wheel.read_bytes()
 
 
 def test_the_source_distribution_has_no_junk(sdist: Path) -> None:
