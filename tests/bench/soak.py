@@ -3,11 +3,11 @@
     python tests/bench/soak.py run.jsonl --minutes 120 [--share 0.6] [--seed 0]
 
 Three engines (the built-in model with a projector and an adapter, a random one of a llama's shape with a projector, and
-the built-in model in a child process), four threads, and 22 kinds of work at random: turns, streams that are left
-anywhere, constraints, agents, batches, conversations that fork, states, pins, vectors, scores, pictures, adapters, event
-loops, the `openai` client, engines that are loaded and closed, a child that is killed, requests that must fail. Each
-kind has a few variants; what each gives is noted at the start, alone, and compared every time. Greedy answers of which
-two tokens lie too close (rounding could choose either) are not among them.
+the built-in model in a child process), four threads, and 24 kinds of work at random: turns, streams that are left
+anywhere, constraints, agents, batches, conversations that fork, states, pins, vectors, scores, pictures, adapters,
+event loops, the `openai` client, engines that are loaded and closed, a child that is killed, requests that must fail.
+Each kind has a few variants; what each gives is noted at the start, alone, and compared every time. Greedy answers of
+which two tokens lie too close (rounding could choose either) are not among them.
 
 Writes a line of JSON a minute: memory, handles, threads, Python objects, requests and wrong answers by kind, errors by
 name. `--share` is how much of one core it takes on average, with its children.
