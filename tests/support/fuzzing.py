@@ -70,7 +70,7 @@ class Lines:
     module is imported does not count."""
 
     def __init__(self, modules: Iterable[str]) -> None:
-        paths = [ROOT / "engine" / each for each in modules]
+        paths = [(ROOT / "engine" / each).resolve() for each in modules]
         files = [file for path in paths for file in ([path] if path.suffix else sorted(path.rglob("*.py")))]
         assert files
         self.all = {(str(file), line) for file in files for line in _lines_of(file)}
@@ -173,14 +173,14 @@ def fuzz(target: Target, seconds: float, seed: int, *, save: bool = True) -> Fou
 
 
 @contextmanager
-def limited(seconds: float = SECONDS) -> Generator[None]:
-    """Raise HangError in the main thread when its block takes so much processor time."""
+def limited() -> Generator[None]:
+    """Raise HangError in the main thread when its block takes too much processor time."""
 
     def expire(number: int, frame: FrameType | None) -> None:
-        raise HangError(f"it takes more than {seconds:g} s")
+        raise HangError(f"it takes more than {SECONDS:g} s")
 
     before = signal.signal(signal.SIGPROF, expire)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         yield
     finally:
