@@ -1,6 +1,7 @@
 """All kinds of work at once, for hours: does anything grow, and is any answer another than when it is asked alone?
 
     python tests/bench/soak.py run.jsonl --minutes 120 [--share 0.6] [--seed 0]
+    python tests/bench/soak.py run.jsonl --picture docs/pictures/soak.svg
 
 Three engines (the built-in model with a projector and an adapter, a random one of a llama's shape with a projector, and
 the built-in model in a child process), four threads, and 24 kinds of work at random: turns, streams that are left
@@ -129,7 +130,7 @@ def told(completion: Completion) -> str:
     return "\0".join((completion.reasoning, completion.content, *calls, str(completion.finish_reason)))
 
 
-def picture(kind: str, number: int) -> list[Any]:
+def shown(kind: str, number: int) -> list[Any]:
     return [{"role": "user", "content": ["See:", media(KINDS[kind], number), "What?"]}]
 
 
@@ -158,8 +159,8 @@ class Work:
         self.random_model: dict[str, Any] = random_model
         self.adapted = steady(main, (f"What is {n}?" for n in numbers), adapters=["a"], temperature=0, max_tokens=16)
         self.small_asked = steady(engines.small, (f"What is {n}?" for n in numbers), **random_model)
-        self.small_seen = steady(engines.small, (picture("idefics3", n) for n in numbers), **random_model)
-        self.seen = steady(main, (picture("llava", n) for n in numbers), temperature=0, max_tokens=16)
+        self.small_seen = steady(engines.small, (shown("idefics3", n) for n in numbers), **random_model)
+        self.seen = steady(main, (shown("llava", n) for n in numbers), temperature=0, max_tokens=16)
         self.kinds: dict[str, tuple[float, Callable[[int, Leave], Any]]] = {
             "chat": (6, self.chat),
             "stream, left": (6, self.left),
@@ -493,13 +494,70 @@ def counted(record: Record) -> dict[str, Any]:
         return {"done": dict(record.done), "wrong": dict(record.wrong), "errors": dict(record.errors)}
 
 
+_WIDE, _HIGH, _LEFT, _GAP = 720, 130, 70, 46
+_PANELS = (
+    ("memory of the process, MiB (PSS)", "pss"),
+    ("memory of its children, MiB (PSS)", "children"),
+    ("open file descriptors", "handles"),
+    ("threads", "threads"),
+    ("Python objects, thousands", "objects"),
+)
+_STYLE = """
+text { font: 12px system-ui, sans-serif; fill: #57606a } .line { fill: none; stroke: #0969da; stroke-width: 1.5 }
+.axis { stroke: #8c959f; stroke-width: 1 }
+@media (prefers-color-scheme: dark) { text { fill: #9198a1 } .line { stroke: #58a6ff } .axis { stroke: #6e7681 } }
+"""
+
+
+def picture(path: Path) -> str:
+    """Returns an SVG of the lines that a run wrote: a panel for each figure, over the minutes."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = [line for line in lines if line["at"] != "closed"]
+    last = lines[-1]["at"]
+    drawn: list[str] = []
+    for number, (title, key) in enumerate(_PANELS):
+        top = 24 + number * (_HIGH + _GAP)
+        figures = [line[key] / (1000 if key == "objects" else 1) for line in lines]
+        most = max(figures) * 1.1
+        places = [
+            f"{_LEFT + line['at'] / last * (_WIDE - _LEFT - 32):.1f},{top + _HIGH * (1 - figure / most):.1f}"
+            for line, figure in zip(lines, figures, strict=True)
+        ]
+        bottom = top + _HIGH
+        drawn += [
+            f'<text x="{_LEFT}" y="{top - 6}">{title}: {figures[-1]:.0f} at the end</text>',
+            f'<path class="axis" fill="none" d="M{_LEFT} {top}V{bottom}H{_WIDE - 32}"/>',
+            f'<polyline class="line" points="{" ".join(places)}"/>',
+            *(
+                f'<text x="{_LEFT - 8}" y="{top + _HIGH * (1 - part / 2 / 1.1) + 4:.0f}" text-anchor="end">'
+                f"{max(figures) * part / 2:.0f}</text>"
+                for part in range(3)
+            ),
+        ]
+    bottom = 24 + len(_PANELS) * (_HIGH + _GAP) - _GAP
+    drawn += [
+        f'<text x="{_LEFT + part / 4 * (_WIDE - _LEFT - 32):.0f}" y="{bottom + 18}" text-anchor="middle">'
+        f"{part / 4 * last:.0f} min</text>"
+        for part in range(5)
+    ]
+    body = "\n".join(drawn)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDE} {bottom + 28}" role="img">\n'
+        f"<title>What a process holds during all kinds of work</title>\n<style>{_STYLE}</style>\n{body}\n</svg>\n"
+    )
+
+
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("path", type=Path, help="where the lines go")
     arguments.add_argument("--minutes", type=float, default=120)
     arguments.add_argument("--share", type=float, default=0.6, help="of one core, on average")
     arguments.add_argument("--seed", type=int, default=0)
+    arguments.add_argument("--picture", type=Path, help="only draw the lines that are there, into this SVG")
     given = arguments.parse_args()
+    if given.picture:
+        given.picture.write_text(picture(given.path), encoding="utf-8")
+        return 0
     return int(soak(given.path, given.minutes, given.share, given.seed) > 0)
 
 

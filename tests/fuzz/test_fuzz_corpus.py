@@ -18,18 +18,19 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the limit of ti
 def test_what_fuzzing_found_stays_mended(name: str) -> None:
     target = TARGETS[name]
     kept = target.kept()
-    assert kept, "an empty corpus"
     with target.opened() as attempt:
         faults = {file: fault for file, data in kept.items() if (fault := fault_of(attempt, data))}
     assert not faults
 
 
 def test_corpora_are_small_and_of_known_targets() -> None:
-    assert {path.name for path in CORPUS.iterdir()} == TARGETS.keys()
-    for target in TARGETS.values():
-        kept = target.kept()
+    """The corpus of a target may be empty: its seeds then reach all that was ever reached."""
+    names = {path.name for path in CORPUS.iterdir()}
+    assert names <= TARGETS.keys()
+    for name in names:
+        kept = TARGETS[name].kept()
         assert len([name for name in kept if not name.startswith("found-")]) <= MOST_INPUTS
-        assert max(map(len, kept.values())) <= MOST_BYTES
+        assert max(map(len, kept.values()), default=0) <= MOST_BYTES
 
 
 def planted(data: bytes) -> None:
