@@ -27,7 +27,7 @@ from engine.errors import (
     shown,
 )
 from engine.llama.gguf import GgufFile, read_gguf
-from engine.llama.machine import return_freed_memory
+from engine.llama.machine import keep_no_large_blocks
 from engine.llama.model import Model
 from engine.llama.plan import Machine, Plan, this_machine
 from engine.llama.projector_file import ProjectorFile
@@ -277,7 +277,7 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
         size = size.minus(Size(states.memory))
         machine = replace(machine, available=size.host)
         self._admission = Admission[LoadedEngine](size)
-        return_freed_memory()  # sets the limit before the first load
+        keep_no_large_blocks()
         self._models = {name: _Model(name, model, machine, states) for name, model in models.items()}
         self._handles = {name: EngineHandle(self, name) for name in models}
         self._timeout = timeout
@@ -466,7 +466,6 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
             try:
                 if load.engine is not None:
                     load.engine.close()
-                    return_freed_memory()
                     _log.info("%r was unloaded: %s", load.name, load.size)
             finally:
                 with self._admission.lock:

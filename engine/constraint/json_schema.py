@@ -4,7 +4,7 @@ Source: json-schema.org, "JSON Schema: A Media Type for Describing JSON Document
 docs/json_schema.md.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias, cast
@@ -48,6 +48,7 @@ def prepared(schema: object, refusal: Refusal, what: str, *, close: bool) -> Pre
     if not isinstance(schema, Mapping):
         raise RequestError(f"{what} is not a JSON Schema but {shown(schema)}; give a dictionary.")
     plain: Schema = plain_schema(what, cast("object", schema))
+    _refuse_long_integers(plain, what)
     strict = closed(plain) if close else plain
     if refusal([strict]) == [None]:
         return Prepared(strict)
@@ -62,6 +63,24 @@ def prepared(schema: object, refusal: Refusal, what: str, *, close: bool) -> Pre
     raise RequestError(
         f"{what} cannot be held at {place}: {why}. Change the schema there, or leave the constraint out."
     )
+
+
+def _refuse_long_integers(schema: Schema, what: str) -> None:
+    """Raise RequestError for a constant that llguidance would round."""
+    for place, node in subschemas(schema):
+        for keyword in node.keys() & {"const", "enum"}:
+            if _has_long_integer(node[keyword]):
+                raise RequestError(
+                    f"{what} cannot be held at {place}.{keyword}: it has an integer of more than 64 bits. Write it as "
+                    "a string, or leave the constraint out."
+                )
+
+
+def _has_long_integer(value: object) -> bool:
+    if isinstance(value, int):
+        return not -(2**63) <= value < 2**64
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return any(map(_has_long_integer, cast("Iterable[object]", inner)))
 
 
 def closed(schema: Schema) -> Schema:

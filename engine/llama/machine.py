@@ -49,14 +49,25 @@ def anonymous_memory(root: Path = Path("/")) -> int | None:
 
 
 def return_freed_memory() -> None:
-    """Give freed memory back to the system, and from now on each block of 4 MiB or more as soon as it is freed; for
-    this whole process, and only where the C library is glibc. Left to itself, glibc raises that limit to 32 MiB at the
-    first large block, and then keeps much of what one thread frees from all others (mallopt(3))."""
-    libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if hasattr(libc, "malloc_trim"):
+    """Give freed memory back to the system where the C library is glibc, which otherwise keeps much of what one thread
+    frees from all others. Takes some milliseconds."""
+    libc = _glibc()
+    if libc is not None:
+        libc.malloc_trim(0)
+
+
+def keep_no_large_blocks() -> None:
+    """From now on, give each block of 4 MiB or more back as soon as it is freed; for this whole process, and only where
+    the C library is glibc. Left to itself, it raises that limit to 32 MiB at the first large block (mallopt(3))."""
+    libc = _glibc()
+    if libc is not None:
         libc.mallopt(_M_MMAP_THRESHOLD, _BLOCK)
         libc.mallopt(_M_TRIM_THRESHOLD, _BLOCK)
-        libc.malloc_trim(0)
+
+
+def _glibc() -> Any:
+    libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
+    return libc if hasattr(libc, "malloc_trim") else None
 
 
 def default_threads(root: Path = Path("/")) -> int:

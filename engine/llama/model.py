@@ -20,7 +20,7 @@ from engine.llama.gguf import GgufFile, NamedTemplate, read_gguf, sample_digest
 from engine.llama.head import LlamaHead
 from engine.llama.lib import forget_errors, init_error, last_errors, library
 from engine.llama.lifetime import Shared, made_in_thread
-from engine.llama.machine import anonymous_memory, batch_threads
+from engine.llama.machine import anonymous_memory, batch_threads, return_freed_memory
 from engine.llama.params import LoadProgress, context_params, model_params
 from engine.llama.plan import Machine, check_weights, plan, this_machine
 from engine.llama.projector import LlamaProjector
@@ -289,7 +289,8 @@ class Model:
         return LlamaVectors(lib, context, info, causal=file.is_causal, n_batch=rows, abort=abort, free=free)
 
     def close(self) -> None:
-        """Free the contexts, then the weights. Can be called more than once."""
+        """Free the contexts, then the weights, and give their memory back to the system. Can be called more than
+        once."""
         if self._handle is None:
             return
         self._shared.close(self._closed())
@@ -299,6 +300,7 @@ class Model:
         self._end()
         for other in self._owned:
             other.close()
+        return_freed_memory()
 
     def _describe(self, lib: Any) -> ModelInfo:
         file, handle, vocab = self._file, self.handle, self._vocab

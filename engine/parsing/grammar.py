@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, cast
 
 from engine.families import ToolSyntax
-from engine.parsing.argument_text import TEXT, Schemas, resolved
+from engine.parsing.argument_text import TEXT, Schemas, resolved, type_name
 
 Schema: TypeAlias = Mapping[str, Any]
 
@@ -190,9 +190,6 @@ class NestedNotation(Notation, Protocol):
         return one_of(*constants, numbers, self.text({}), self.array(item, 0, None), self.members((), item))
 
 
-_ANNOTATIONS = frozenset(
-    ["title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly"]
-).union(["$comment", "$schema", "$id", "$defs", "definitions"])
 _BOUNDS = frozenset(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"])
 _OF_TYPE = {
     "integer": _BOUNDS,
@@ -203,6 +200,12 @@ _OF_TYPE = {
 }
 _COMBINED = frozenset(["anyOf", "oneOf", "allOf", "patternProperties", "dependentSchemas", "if"])
 """Keywords by which an object may have members that its properties do not declare."""
+_MEANT = _COMBINED.union(["type", "enum", "const", "$ref", "not", "then", "else", "format", *_OF_TYPE["array"]]).union(
+    [*_BOUNDS, *_OF_TYPE["string"], *_OF_TYPE["object"], "minProperties", "maxProperties", "propertyNames"],
+    ["dependentRequired", "dependencies", "prefixItems", "additionalItems", "uniqueItems", "contains", "minContains"],
+    ["maxContains", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef"],
+)
+"""Keywords that say something about a value. Others are annotations, also those that nobody has defined."""
 _DEEPEST = 8
 
 
@@ -221,15 +224,15 @@ class Values:
         if not isinstance(schema, Mapping):
             return self._notation.any()
         node = cast("Schema", schema)
-        keys = node.keys() - _ANNOTATIONS
+        keys = node.keys() & _MEANT
         if not keys:
             return self._notation.any()
         if keys == {"$ref"}:
             return self._referred(str(node["$ref"]))
         if "const" in node and keys <= {"const", "type"}:
-            return self._constants([node["const"]])
+            return self._constants(node, [node["const"]])
         if "enum" in node and keys <= {"enum", "type"}:
-            return self._constants(node["enum"])
+            return self._constants(node, node["enum"])
         if Schemas(self._root, node).own() == TEXT:
             self._rules.unheld += sorted(keys - {"type", *_OF_TYPE["string"]})
             return self._notation.text(node)
@@ -280,9 +283,14 @@ class Values:
             return nested.members(self.members(node), self.others(node))
         return self._json({**node, "type": name})
 
-    def _constants(self, values: Sequence[Any]) -> Node:
-        plain = [value for value in values if value is None or isinstance(value, str | int | float)]
-        others = [self._json({"const": value}) for value in values if isinstance(value, list | dict)]
+    def _constants(self, node: Schema, values: Sequence[Any]) -> Node:
+        """Returns the grammar of these values, as far as the schema's type allows them."""
+        types = Schemas(self._root, node).own() or frozenset()
+        possible = [value for value in values if types & _types_of(value)]
+        if not possible:
+            return self._json(node)
+        plain = [value for value in possible if value is None or isinstance(value, str | int | float)]
+        others = [self._json({"const": value}) for value in possible if isinstance(value, list | dict)]
         return one_of(*map(self._notation.constant, plain), *others)
 
     def _referred(self, reference: str) -> Node:
@@ -299,6 +307,13 @@ class Values:
 
     def _json(self, schema: Schema) -> Node:
         return self._notation.json(schema, self._root)
+
+
+def _types_of(value: object) -> frozenset[str]:
+    """Returns the JSON types of a value: an integer is a number too, and 1.0 an integer."""
+    name = type_name(value)
+    is_whole = name == "number" and cast("float", value).is_integer()
+    return frozenset([name, *(["number"] if name == "integer" else ["integer"] if is_whole else [])])
 
 
 def relocated(schema: object, place: str) -> Any:

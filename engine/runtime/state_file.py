@@ -10,6 +10,7 @@ model file.
 
 import hashlib
 import json
+import math
 from dataclasses import asdict, dataclass, fields
 from operator import index
 from pathlib import Path
@@ -104,11 +105,18 @@ def _parsed(path: Path, data: bytes, origin: Origin) -> tuple[tuple[int, ...], A
         head: Any = json.loads(data)
         found, tokens = Origin(**head["origin"]), tuple(map(index, head["tokens"]))
         scales, first = head.get("adapters", BASE)
-        adapters = Adapters(tuple((str(digest), float(scale)) for digest, scale in scales), index(first))
+        adapters = Adapters(tuple((str(digest), _finite(scale)) for digest, scale in scales), index(first))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RequestError(f"{path} is a state file whose head cannot be read; save the state again.") from error
     _check_origin(path, found, origin)
     return tokens, adapters
+
+
+def _finite(scale: Any) -> float:
+    """Returns an adapter's scale. Raises ValueError for one that is no number, or no finite one."""
+    if not math.isfinite(number := float(scale)):
+        raise ValueError(f"the scale {number} is not finite")
+    return number
 
 
 def _check_origin(path: Path, found: Origin, wanted: Origin) -> None:

@@ -1,28 +1,23 @@
 """Grammars of calls: they accept what models of each family write, and all they accept is read back as valid calls."""
 
 import json
-import math
 import random
-import re
 from typing import Any
 
 import pytest
 from parsing_cases import CASES, FAMILIES, TOOLS
 from response_templates import SHAPES
-from walking import as_text, byte_compiler, walk
+from walking import byte_compiler, grammar_of, overflows, read_back, unread, walk
 
-from engine.constraint.lark import GrammarText
 from engine.constraint.matcher import Matcher
-from engine.constraint.turn_grammar import calls
 from engine.events import fold
-from engine.families import Format, builtin_families
+from engine.families import builtin_families
 from engine.families.response_template import format_of
 from engine.parsing import Parser
-from engine.parsing.grammar import Rules
 from engine.template.generic import with_generic_tools
 from engine.tools import as_tools
 from engine.tools.formats import FORMATS
-from engine.types import Completion, Tool
+from engine.types import Tool
 
 PLAIN = ("one call", "no arguments", "two calls", "every JSON type")
 ELSEWHERE = {
@@ -64,11 +59,6 @@ BOUNDED = as_tools(
 )
 
 
-def grammar_of(format_: Format, tools: tuple[Tool, ...], most: int | None) -> str:
-    rules = Rules()
-    return GrammarText(as_text).text(calls(format_, tools, rules, most), rules.bodies)
-
-
 FREE = tuple(tool.model_copy(update={"parameters": {"type": "object"}}) for tool in TOOLS)
 
 
@@ -90,28 +80,6 @@ def test_what_models_write_is_accepted(tools: tuple[Tool, ...]) -> None:
             refused.append(f"{case}: {bytes(written[:taken])!r} and not {bytes(written[taken : taken + 30])!r}")
     assert len(matchers) > 80
     assert not refused, "\n".join(refused)
-
-
-def read_back(family: str, tools: tuple[Tool, ...], text: str) -> Completion:
-    format_ = with_generic_tools(builtin_families().get(family).format)
-    parser = Parser(format_, tools=tools, tool_choice="required")
-    return fold([*parser.feed(text), *parser.close()])
-
-
-def unread(family: str, tools: tuple[Tool, ...], text: str) -> str | None:
-    """Why a text that the grammar accepts is not read back as valid calls and nothing else; None if it is."""
-    read = read_back(family, tools, text)
-    if not read.tool_calls or read.content.strip() or read.reasoning:
-        return f"calls {read.tool_calls}, content {read.content!r}, reasoning {read.reasoning!r}"
-    return next(
-        (f"{call.error}: {call.arguments}" for call in read.tool_calls if call.error and not overflows(call.arguments)),
-        None,
-    )
-
-
-def overflows(arguments: str) -> bool:
-    """Whether a number that no schema bounds, in arguments nobody declared, is too large for any tool to take."""
-    return any(math.isinf(float(number)) for number in re.findall(r"\d[\d.]*[eE]\+?\d+", arguments))
 
 
 @pytest.mark.parametrize("part", range(4))

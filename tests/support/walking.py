@@ -1,12 +1,23 @@
-"""Random walks through a grammar: texts that it accepts, drawn token by token as a model that knows nothing would."""
+"""Random walks through a grammar: texts that it accepts, drawn token by token as a model that knows nothing would, and
+how such calls are read back."""
 
+import math
 import random
+import re
 from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
 
+from engine.constraint.lark import GrammarText
 from engine.constraint.matcher import Compiler, Matcher, masks
+from engine.constraint.turn_grammar import calls
+from engine.events import fold
+from engine.families import Format, builtin_families
+from engine.parsing import Parser
+from engine.parsing.grammar import Rules
+from engine.template.generic import with_generic_tools
+from engine.types import Completion, Tool
 
 END = 256
 
@@ -60,3 +71,32 @@ def walk(grammar: str, rng: random.Random, longest: int = 4000) -> str | None:
         assert matcher.consume(token), matcher.error
         written.append(token)
     return None
+
+
+def grammar_of(format_: Format, tools: tuple[Tool, ...], most: int | None) -> str:
+    """The grammar of at most so many calls of these tools."""
+    rules = Rules()
+    return GrammarText(as_text).text(calls(format_, tools, rules, most), rules.bodies)
+
+
+def read_back(family: str, tools: tuple[Tool, ...], text: str) -> Completion:
+    """What the parser reads in a text that must be calls."""
+    format_ = with_generic_tools(builtin_families().get(family).format)
+    parser = Parser(format_, tools=tools, tool_choice="required")
+    return fold([*parser.feed(text), *parser.close()])
+
+
+def unread(family: str, tools: tuple[Tool, ...], text: str) -> str | None:
+    """Why a text that the grammar accepts is not read back as valid calls and nothing else; None if it is."""
+    read = read_back(family, tools, text)
+    if not read.tool_calls or read.content.strip() or read.reasoning:
+        return f"calls {read.tool_calls}, content {read.content!r}, reasoning {read.reasoning!r}"
+    return next(
+        (f"{call.error}: {call.arguments}" for call in read.tool_calls if call.error and not overflows(call.arguments)),
+        None,
+    )
+
+
+def overflows(arguments: str) -> bool:
+    """Whether a number that no schema bounds, in arguments nobody declared, is too large for any tool to take."""
+    return any(math.isinf(float(number)) for number in re.findall(r"\d[\d.]*[eE]\+?\d+", arguments))

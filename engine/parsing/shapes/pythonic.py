@@ -459,10 +459,12 @@ _ANY_KEYWORD = Pattern(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
 
 
 class PythonNotation(NestedNotation):
-    """The notation of Python's literals. `raw`: line breaks in strings are not escaped."""
+    """The notation of Python's literals. `raw`: line breaks in strings are not escaped. `mixed`: constants may be
+    JSON's too, as templates write lists and dictionaries."""
 
-    def __init__(self, rules: Rules, *, raw: bool = False) -> None:
+    def __init__(self, rules: Rules, *, raw: bool = False, mixed: bool = True) -> None:
         self._rules = rules
+        self._mixed = mixed
         self._controls = r"\x00-\x08\x0b-\x1f\x7f" if raw else r"\x00-\x1f\x7f"
 
     def text(self, schema: Schema) -> Node:
@@ -479,8 +481,8 @@ class PythonNotation(NestedNotation):
             inner = quoted(value)
             single = inner.replace('\\"', '"').replace("'", "\\'")
             return one_of(Words(f'"{inner}"'), Words(f"'{single}'"))
-        # Templates write lists and dictionaries as JSON.
-        return one_of(*map(Words, dict.fromkeys([repr(value), json.dumps(value)])))
+        spellings = [repr(value), json.dumps(value)] if self._mixed else [repr(value)]
+        return one_of(*map(Words, dict.fromkeys(spellings)))
 
     def array(self, item: Node, least: int, most: int | None) -> Node:
         return in_order(Words("["), listed(item, least, most, ", "), Words("]"))

@@ -455,7 +455,7 @@ class _Markup:
     where the markup states no types, as Python's literals, which some templates write."""
 
     def __init__(self, syntax: ToolSyntax, rules: Rules, root: Schema) -> None:
-        literals = PythonNotation(rules)
+        literals = PythonNotation(rules, mixed=False)
         self._python = None if syntax.type_end else Values(root, literals, rules, literals)
         self._syntax = syntax
         self._rules = rules
