@@ -483,7 +483,7 @@ class TextProbe:
     def _asked(self, one: str, other: str, around: tuple[str, str]) -> Iterator[tuple[str, list[int]]]:
         """Yields the tokens of every place that the two texts can stand in."""
         service, scorer = self._service, Scorer(self._service)
-        embedder = Embedder(service, None, None)
+        embedder = Embedder(service, (), None)
         template = f"{around[0]}{{document}}{around[1]} {{query}}{around[0]}"
         calls: dict[str, Callable[[], object]] = {
             "embed": lambda: embedder.start([one, other], {}),
