@@ -4,7 +4,7 @@ Source: json-schema.org, "JSON Schema: A Media Type for Describing JSON Document
 docs/json_schema.md.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias, cast
@@ -79,8 +79,9 @@ def _refuse_long_integers(schema: Schema, what: str) -> None:
 def _has_long_integer(value: object) -> bool:
     if isinstance(value, int):
         return not -(2**63) <= value < 2**64
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    return any(map(_has_long_integer, cast("Iterable[object]", inner)))
+    if isinstance(value, Mapping):
+        value = list(cast("Mapping[str, object]", value).values())
+    return isinstance(value, list) and any(map(_has_long_integer, cast("list[object]", value)))
 
 
 def closed(schema: Schema) -> Schema:

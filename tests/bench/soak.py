@@ -26,7 +26,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,7 +108,7 @@ class Engines:
         return cls(folder, main, small, load_child())
 
     @contextmanager
-    def borrowed_child(self) -> Iterator[Engine]:
+    def borrowed_child(self) -> Generator[Engine]:
         """The isolated engine, for one at a time, loaded again if it was killed."""
         with self.turn_of_child:
             if self.child.closed:
@@ -201,19 +201,18 @@ class Work:
         return text
 
     def deadline(self, variant: int, leave: Leave) -> str:
-        options = {**GREEDY, "deadline": 0.001 if leave() else 600.0}
+        options: dict[str, Any] = {**GREEDY, "deadline": 0.001 if leave() else 600.0}
         return self.main.chat(QUESTIONS[variant], **options).content
 
     def schema(self, variant: int, leave: Leave) -> str:
-        return told(
-            self.main.chat(QUESTIONS[variant], response_format=JsonSchema(SCHEMA), **GREEDY | {"max_tokens": 90})
-        )
+        options: dict[str, Any] = {**GREEDY, "max_tokens": 90}
+        return told(self.main.chat(QUESTIONS[variant], response_format=JsonSchema(SCHEMA), **options))
 
     def choice(self, variant: int, leave: Leave) -> str:
         return told(self.main.chat(QUESTIONS[variant], response_format=Choice(["red", "green", "blue"]), **GREEDY))
 
     def required(self, variant: int, leave: Leave) -> str:
-        options = {**GREEDY, "max_tokens": 100, "tool_choice": "required"}
+        options: dict[str, Any] = {**GREEDY, "max_tokens": 100, "tool_choice": "required"}
         return told(self.main.chat(QUESTIONS[variant], [get_weather], **options))
 
     def agent(self, variant: int, leave: Leave) -> str:
@@ -223,7 +222,8 @@ class Work:
 
     def generate(self, variant: int, leave: Leave) -> str:
         asked = [*QUESTIONS[variant:], *QUESTIONS[:variant]]
-        return "\n".join(told(each) for each in self.main.generate(asked, **GREEDY))
+        answers: Any = self.main.generate(asked, **GREEDY)
+        return "\n".join(map(told, answers))
 
     def batch(self, variant: int, leave: Leave) -> str:
         rows = [{"prompt": text} for text in (*QUESTIONS[variant:], *QUESTIONS[:variant])]
@@ -447,7 +447,7 @@ def soak(path: Path, minutes: float, share: float, seed: int) -> int:
     """Run, write the lines; returns how many answers were wrong and errors were raised."""
     record, work_began = Record(), time.monotonic()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: record.over.set())
+        signal.signal(number, lambda _number, _frame: record.over.set())
     with tempfile.TemporaryDirectory(prefix="soak-") as folder, path.open("a", encoding="utf-8") as lines:
 
         def write(**line: Any) -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gguf_mutants
 import model_zoo
@@ -180,7 +180,7 @@ def _call_changed(data: bytes, chance: random.Random, pool: Sequence[bytes]) -> 
     parameters = made.get("parameters")
     if not isinstance(parameters, dict) or chance.random() < 0.1:
         parameters = json.loads(json.dumps(_EVERY))
-    properties = parameters.setdefault("properties", {})
+    properties: Any = cast("dict[str, Any]", parameters).setdefault("properties", {})
     if isinstance(properties, dict) and chance.random() < 0.5:
         properties[chance.choice("sfnaoup")] = chance.choice(_ODD_SCHEMAS)
     parameters["type"] = "object"
@@ -211,12 +211,13 @@ def _try_call(data: bytes) -> None:
     _try_written(family, grammar, held, given["arguments"])
 
 
-def _try_written(family: str, grammar: str, held: Any, arguments: Any) -> None:
+def _try_written(family: str, grammar: str, held: Any, given: Any) -> None:
     """A valid call is allowed in the writer's spelling, if its arguments come in the order of the schema."""
     format_ = builtin_families().get(family).format
     check = as_tool({"name": "every", "parameters": held.parameters}).check
-    if not isinstance(arguments, dict) or family in _REWRITTEN or format_.tools is None or check is None:
+    if not isinstance(given, dict) or family in _REWRITTEN or format_.tools is None or check is None:
         return
+    arguments = cast("dict[str, Any]", given)
     if not all(map(_is_plain, held.parameters.get("properties", {}).values())):
         return
     if check(arguments) is not None:
@@ -243,8 +244,9 @@ def _is_plain(schema: Any) -> bool:
     """Whether a schema says nothing that a notation of calls may leave to JSON."""
     if not isinstance(schema, dict) or schema.keys() & _KNOWN_KEYWORDS - _PLAIN:
         return False
-    inner = [*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]
-    stated = isinstance(schema.get("type"), str) or not schema.keys() & (_PLAIN - {"enum", "const"})
+    known = cast("dict[str, Any]", schema)
+    inner: list[Any] = [*known.get("properties", {}).values(), *([known["items"]] if "items" in known else [])]
+    stated = isinstance(known.get("type"), str) or not known.keys() & (_PLAIN - {"enum", "const"})
     return stated and all(map(_is_plain, inner))
 
 
@@ -538,7 +540,12 @@ def _no_constant(text: str) -> float:
     raise AssertionError(f"{text} in an output")
 
 
-_TOOL = {"name": "hit", "title": "t", "description": "d", "inputSchema": {"type": "object", "properties": {"a": {}}}}
+_TOOL: dict[str, Any] = {
+    "name": "hit",
+    "title": "t",
+    "description": "d",
+    "inputSchema": {"type": "object", "properties": {"a": {}}},
+}
 _RESULTS: list[Any] = [
     {"tools": [_TOOL, {**_TOOL, "name": "b"}], "nextCursor": "more"},
     {"content": [{"type": "text", "text": "x", "annotations": {"audience": ["user"]}}], "isError": True},
@@ -607,7 +614,9 @@ def _try_json_rpc(line: bytes) -> None:
         taken.checked(error)
         assert refused, "what cannot be read is refused"
         return
-    message = taken.checked(item).message
+    held = taken.checked(item)
+    assert isinstance(held, SessionMessage), "a message that was read stays one"
+    message = held.message
     if not isinstance(message, JSONRPCResponse):
         return
     with suppress(ValidationError):

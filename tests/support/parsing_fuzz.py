@@ -63,7 +63,7 @@ class Input:
 
     @property
     def options(self) -> dict[str, Any]:
-        tools = {True: TOOLS, False: [], None: None}[self.tools]
+        tools = {True: TOOLS, False: (), None: None}[self.tools]
         choice = ToolName(name="ping") if self.choice == "ping" else self.choice
         options: dict[str, Any] = {"tools": tools, "tool_choice": choice, "reasoning_format": self.form}
         options["id_salt"] = self.salt
