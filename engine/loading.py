@@ -124,7 +124,7 @@ def load(
         if guessing is not None and guessing.model is None and not head:
             try_file(guessing.file, load_options, drafting)
     apart = guessing.file.path if guessing is not None and isolated and not head else None
-    weights = _weights(path, load_options, progress, isolated=isolated, draft=apart, head=head)
+    weights = _weights(path, file, load_options, progress, isolated=isolated, draft=apart, head=head)
     source = replace(_source(file, load_options, context, machine, preflight=preflight), first=files)
     checked = replace(context, check_memory=False)  # `plan` has checked it
     drafting = replace(drafting, check_memory=False)
@@ -256,6 +256,7 @@ def _draft_model(draft: object, longest: int, file: GgufFile | None, *, isolated
 
 def _weights(
     path: Path,
+    file: GgufFile,
     options: ModelOptions,
     progress: Callable[[float], bool | None] | None,
     *,
@@ -265,7 +266,9 @@ def _weights(
 ) -> Model | IsolatedModel:
     """Load the weights of a file, with its `head`, and those of a draft model in the same child. In a notebook,
     show the progress, unless the caller passed `progress`."""
-    load = partial(IsolatedModel.load, draft=draft, head=head) if isolated else partial(Model.load, head=head)
+    load: Callable[..., Model | IsolatedModel] = partial(Model.load, head=head, file=file)
+    if isolated:
+        load = partial(IsolatedModel.load, draft=draft, head=head)
     if progress is not None or (screen := screens.notebook()) is None:
         return load(path, options, progress=progress)
     shown = screens.Loading(screen, path.name)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from io import BytesIO
 from math import exp
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, cast
@@ -64,29 +65,34 @@ class _Pairs(NamedTuple):
 
 
 class Embedder:
-    """Makes the vectors of one engine's model. `prefixes`: what the model wants before queries and documents, None if
-    that is not known. `template`: the text around a query and a document, of a reranker whose file has one."""
+    """Makes the vectors of one engine's model. `names`: those by which it is looked up what the model wants before
+    queries and documents. `template`: the text around a query and a document, of a reranker whose file has one."""
 
-    def __init__(self, service: Service, prefixes: Prefixes | None, template: str | None) -> None:
+    def __init__(self, service: Service, names: Sequence[str], template: str | None) -> None:
         self._service = service
-        self._prefixes = prefixes
+        self._names = names
         self._template = template
+
+    @cached_property
+    def _prefixes(self) -> Prefixes | None:
+        """What the model wants before queries and documents; None if that is not known."""
+        return prefixes(*self._names)
 
     @classmethod
     def of(cls, service: Service, info: ModelInfo | None) -> Self:
         """Returns the embedder of a model; None is a backend without a file."""
         if info is None:
-            return cls(service, None, None)
+            return cls(service, (), None)
         template = next((each.source for each in info.named_templates if each.name == "rerank"), None)
-        return cls(service, prefixes(info.name, info.path.name), template)
+        return cls(service, (info.name, info.path.name), template)
 
     @property
     def facts(self) -> VectorFacts | None:
         """How vectors are made; None for a backend that makes none."""
-        info, before = self._service.info.vectors, self._prefixes
+        info = self._service.info.vectors
         if info is None:
             return None
-        query, document = (None, None) if before is None else before
+        query, document = self._prefixes or (None, None)
         return VectorFacts(info.pooling, info.size, info.longest, self._service.info.positions, query, document)
 
     def start(self, texts: str | Iterable[str | Sequence[int]], options: EmbedOptions) -> PendingVectors:

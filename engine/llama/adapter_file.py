@@ -74,10 +74,10 @@ def read_control_vectors(
     """Returns the sum of control vectors, each times its scale, shape (n_layers - 1, n_embd): a direction for each
     layer but the first, which has none. None if there are none. Raises ModelLoadError for a file that is not one for a
     model of this size."""
-    import numpy as np
-
     if not vectors:
         return None
+    import numpy as np
+
     sums = np.zeros((n_layers - 1, n_embd), np.float32)
     for path, scale in vectors:
         file = Path(path).expanduser()

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 from engine.errors import ModelLoadError
 
@@ -156,6 +156,8 @@ class Header:
     def integers(self, key: str, default: int) -> tuple[int, ...]:
         """Returns the integers of an array, or a single integer; the default if there is none. Never empty."""
         value = self._value(key)
+        if isinstance(value, tuple) and value and type(value[0]) is int:
+            return cast("tuple[int, ...]", value)  # all are of one type
         numbers = value if isinstance(value, tuple) else (value,)
         return tuple(int(number) for number in numbers if isinstance(number, int)) or (default,)
 

@@ -104,16 +104,17 @@ class Model:
         progress: Callable[[float], bool | None] | None = None,
         machine: Callable[[], Machine] = this_machine,
         head: bool = False,
+        file: GgufFile | None = None,
     ) -> Self:
         """Load a GGUF. `progress` is called with 0.0 to 1.0, in another thread, and stops the load by returning False,
         or by raising an error, which is raised here. `machine` returns the available memory and devices. `head`: load
-        the model's own head for the next tokens too.
+        the model's own head for the next tokens too. `file`: what was read of it already.
 
         Raises ModelLoadError for a file that is not a chat model, is damaged, does not fit into memory, or that this
         build of llama.cpp cannot load.
         """
         options = options or ModelOptions()
-        file = read_gguf(path)
+        file = file or read_gguf(path)
         lib = library()
         check_weights(file, options, machine())
         before = anonymous_memory() if options.use_mmap else None

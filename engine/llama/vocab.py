@@ -15,6 +15,7 @@ a text is refused.
 import ctypes
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache, partial
 from itertools import groupby, pairwise
 
 from engine.errors import EngineError, RequestError
@@ -28,8 +29,9 @@ _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1 << 0, 1 << 3, 1 << 4, 1 << 5
 _SENTENCEPIECE, _BYTE_PAIRS, _WORDPIECE = 1, 2, 3  # enum llama_vocab_type
 _WINDOW = 4096
 """The most characters that are tokenised at once; only runs of one kind of character are longer words."""
+_REMEMBERED = 256
+"""How many windows are remembered: the next turn of a long conversation has the same ones."""
 _STEPS = 4
-_BETWEEN_WORDS = re.compile(r"(?<=[^\W\d_]) (?=[^\W\d_])")
 _SPECIAL = _CONTROL | _USER_DEFINED
 # Characters that no merge crosses in the vocabularies seen; each is tested before use.
 _ANCHORS = ("\n", "\x01", "\x02", "!", ".")
@@ -45,6 +47,7 @@ class LlamaVocab:
         self._model = model
         with model as pointer:
             self._pointer = vocab = int(lib.llama_model_get_vocab(pointer))
+        self._remembered = lru_cache(_REMEMBERED)(partial(_tokenized, model, vocab))
         self._size = int(lib.llama_vocab_n_tokens(vocab))
         attribute = lib.llama_vocab_get_attr
         attributes = [attribute(vocab, token) for token in range(self._size)]
@@ -168,7 +171,7 @@ class LlamaVocab:
 
     def _raw(self, text: str, *, special: bool) -> list[int]:
         first, *others = self._parts(text, special=special)
-        tokens = self._at_once(first, special=special)
+        tokens = list(self._at_once(first, special=special))
         for part in others:
             tokens += self._behind_anchor(part, special=special)
         return tokens
@@ -194,18 +197,9 @@ class LlamaVocab:
         return tokens[len(expected) :] if tokens[: len(expected)] == expected else self._at_once(text, special=special)
 
     def _at_once(self, text: str, *, special: bool) -> list[int]:
-        # A lone surrogate has no UTF-8 form; llama.cpp would throw a C++ exception.
-        data = text.encode("utf-8", "replace")
-        capacity = len(data) + 8
-        while True:
-            buffer = (ctypes.c_int32 * capacity)()
-            with self._model:
-                count = self._lib.llama_tokenize(self._pointer, data, len(data), buffer, capacity, False, special)
-            if count >= 0:
-                return buffer[:count]
-            if count == -(2**31):
-                raise EngineError(f"A text of {len(data):,} bytes is too long to tokenise; shorten it.")
-            capacity = -count
+        """Returns the tokens of a window, which must not be changed."""
+        tokenized = self._remembered if len(text) > _WINDOW // 2 else self._remembered.__wrapped__
+        return tokenized(text, special)
 
     def _find_spellable(self, attributes: Sequence[int]) -> frozenset[bytes] | None:
         """Returns the texts of all tokens if some byte has no token; None for a vocabulary that can spell
@@ -249,6 +243,21 @@ class LlamaVocab:
 
     def _spelt(self, tokens: Sequence[int]) -> bytes:
         return b"".join(map(self.token_bytes, tokens))
+
+
+def _tokenized(model: Shared, vocab: int, text: str, special: bool) -> list[int]:
+    # A lone surrogate has no UTF-8 form; llama.cpp would throw a C++ exception.
+    data = text.encode("utf-8", "replace")
+    capacity = len(data) + 8
+    while True:
+        buffer = (ctypes.c_int32 * capacity)()
+        with model:
+            count = library().llama_tokenize(vocab, data, len(data), buffer, capacity, False, special)
+        if count >= 0:
+            return buffer[:count]
+        if count == -(2**31):
+            raise EngineError(f"A text of {len(data):,} bytes is too long to tokenise; shorten it.")
+        capacity = -count
 
 
 def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
@@ -299,12 +308,18 @@ class Spellings:
         parts: list[str] = []
         start = 0
         while len(text) - start > size:
-            found = [match.start() for match in _BETWEEN_WORDS.finditer(text, start + size // 2, start + size)]
-            cut = next((cut for cut in reversed(found) if self._whole(text, cut) == cut), start + size)
-            cut = max(self._whole(text, cut), start + 1)
+            least = start + size // 2
+            cut = text.rfind(" ", least, start + size)
+            while cut >= 0 and not self._between_words(text, cut):
+                cut = text.rfind(" ", least, cut)
+            cut = max(self._whole(text, cut if cut >= 0 else start + size), start + 1)
             parts.append(text[start:cut])
             start = cut
         return [*parts, text[start:]]
+
+    def _between_words(self, text: str, cut: int) -> bool:
+        """Whether the space there is between two letters and in no token's text."""
+        return text[cut - 1].isalpha() and text[cut + 1].isalpha() and self._whole(text, cut) == cut
 
     def _whole(self, text: str, cut: int) -> int:
         """Returns a position at or shortly before `cut` that is not inside a token's text; in a long run of overlapping

@@ -163,7 +163,17 @@ class LlamaPython:
 class LlamaServer:
     """A `llama-server` process with so many slots."""
 
-    def __init__(self, binary: Path, path: Path, *, n_ctx: int, slots: int, threads: int, unified: bool = True) -> None:
+    def __init__(
+        self,
+        binary: Path,
+        path: Path,
+        *,
+        n_ctx: int,
+        slots: int,
+        threads: int,
+        unified: bool = True,
+        more: Sequence[str] = (),
+    ) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
@@ -172,6 +182,7 @@ class LlamaServer:
                 *(str(binary), "-m", str(path), "-c", str(n_ctx), "-np", str(slots), "-b", "2048"),
                 "--kv-unified" if unified else "--no-kv-unified",
                 *("-ub", "512", "-t", str(threads), "-tb", str(threads), "--port", str(self._port), "--no-webui"),
+                *more,
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -192,6 +203,10 @@ class LlamaServer:
         self._process.wait(30)
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def address(self) -> str:
         """The base URL that a client of OpenAI's API takes."""
         return f"http://127.0.0.1:{self._port}/v1"
@@ -204,7 +219,7 @@ class LlamaServer:
             options |= drawing.options
             if drawing is GREEDY:  # without a filter it goes through records of the whole vocabulary
                 options["top_k"] = 1
-            return self._post("/completion", {"prompt": list(prompts[index]), **options})["tokens_predicted"]
+            return self.post("/completion", {"prompt": list(prompts[index]), **options})["tokens_predicted"]
 
         with ThreadPoolExecutor(len(prompts)) as pool:
             return sum(pool.map(one, range(len(prompts))))
@@ -212,9 +227,10 @@ class LlamaServer:
     def chat(self, messages: Sequence[Any], steps: int) -> dict[str, Any]:
         """The usage of one greedy answer, not streamed; call it from as many threads as there are slots, or more."""
         body = {"messages": list(messages), "max_tokens": steps, "temperature": 0, "cache_prompt": True}
-        return self._post("/v1/chat/completions", body)["usage"]
+        return self.post("/v1/chat/completions", body)["usage"]
 
-    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer to one request."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=600)
         try:
             connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})

@@ -169,10 +169,11 @@ def test_without_an_anchor_the_space_stays(tmp_path: Path, monkeypatch: pytest.M
         assert spelt(model.vocab, model.vocab.tokenize("hello", special=False)) == " hello"
 
 
-def test_a_text_too_long(tiny: LlamaVocab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiny, "_lib", Pretending(llama_tokenize=-(2**31)))
-    with pytest.raises(EngineError, match="too long to tokenise"):
-        tiny.tokenize("hello", special=False)
+def test_a_text_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Model.load(model_files.write(tmp_path / "m.gguf")) as model:
+        monkeypatch.setattr(llama_vocab, "library", lambda: Pretending(llama_tokenize=-(2**31)))
+        with pytest.raises(EngineError, match="too long to tokenise"):
+            model.vocab.tokenize("hello", special=False)
 
 
 def test_tokenize_control_text(tiny: LlamaVocab) -> None:
@@ -313,6 +314,20 @@ def test_long_texts_are_tokenised_in_windows_as_at_once(published: tuple[str, Ll
     # A space that llama.cpp puts before a text is left out.
     assert anchored == whole or spelt(vocab, whole).removeprefix(" ") == spelt(vocab, anchored)
     assert anchored[-len(whole) + 5 :] == whole[5:]
+
+
+def test_the_windows_of_a_conversation_that_grows_are_tokenised_once(published: tuple[str, LlamaVocab]) -> None:
+    _, vocab = published
+    text = "one two three " * 3000
+    first = vocab.tokenize(text, special=False)
+    remembered = vocab._remembered.cache_info()  # pyright: ignore[reportPrivateUsage]
+    longer = vocab.tokenize(text + "four five six", special=False)
+    after = vocab._remembered.cache_info()  # pyright: ignore[reportPrivateUsage]
+    assert vocab.tokenize(text, special=False) == first
+    assert longer[: len(first) - 8] == first[:-8]
+    if remembered.misses:  # a vocabulary of whole words is not read in windows
+        assert after.misses <= remembered.misses + 1
+        assert after.hits >= remembered.hits + 8
 
 
 @given(st.text(alphabet="ab 1\n\t.é▁<>", max_size=300), st.integers(8, 40))
