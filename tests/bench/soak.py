@@ -222,8 +222,7 @@ class Work:
 
     def generate(self, variant: int, leave: Leave) -> str:
         asked = [*QUESTIONS[variant:], *QUESTIONS[:variant]]
-        answers: Any = self.main.generate(asked, **GREEDY)
-        return "\n".join(map(told, answers))
+        return "\n".join(map(told, self.main.generate(asked, temperature=0, max_tokens=40)))
 
     def batch(self, variant: int, leave: Leave) -> str:
         rows = [{"prompt": text} for text in (*QUESTIONS[variant:], *QUESTIONS[:variant])]
