@@ -204,7 +204,7 @@ class Engine(ManyAnswers):
 
             >>> llm.chat("Hello! Who are you?", temperature=0).content
             'I am the tiny built-in model of llama-engine. I can call tools and quote their results.'
-            >>> llm.chat("Is Paris in France?", response_format=bool).parsed
+            >>> llm.chat("Is Paris in France?", response_format=bool, temperature=0).parsed
             True
 
         The usual options; `TurnOptions` and `SamplingParams` have them all:
