@@ -159,7 +159,8 @@ class Difference:
 
     @property
     def is_rounding(self) -> bool:
-        return self.margin <= self.noise
+        """Whether rounding explains it: each of the two best logits may be off by the noise, in opposite directions."""
+        return self.margin <= 2 * self.noise
 
 
 def differences(
