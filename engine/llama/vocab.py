@@ -14,6 +14,7 @@ a text is refused.
 
 import ctypes
 import re
+from array import array
 from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from itertools import groupby, pairwise
@@ -30,7 +31,7 @@ _SENTENCEPIECE, _BYTE_PAIRS, _WORDPIECE = 1, 2, 3  # enum llama_vocab_type
 _WINDOW = 4096
 """The most characters that are tokenised at once; only runs of one kind of character are longer words."""
 _REMEMBERED = 256
-"""How many windows are remembered: the next turn of a long conversation has the same ones."""
+"""How many windows are remembered (2 MiB of English, at most 20): the next turn of a conversation has the same ones."""
 _STEPS = 4
 _SPECIAL = _CONTROL | _USER_DEFINED
 # Characters that no merge crosses in the vocabularies seen; each is tested before use.
@@ -171,7 +172,7 @@ class LlamaVocab:
 
     def _raw(self, text: str, *, special: bool) -> list[int]:
         first, *others = self._parts(text, special=special)
-        tokens = list(self._at_once(first, special=special))
+        tokens = self._at_once(first, special=special)
         for part in others:
             tokens += self._behind_anchor(part, special=special)
         return tokens
@@ -197,9 +198,9 @@ class LlamaVocab:
         return tokens[len(expected) :] if tokens[: len(expected)] == expected else self._at_once(text, special=special)
 
     def _at_once(self, text: str, *, special: bool) -> list[int]:
-        """Returns the tokens of a window, which must not be changed."""
-        tokenized = self._remembered if len(text) > _WINDOW // 2 else self._remembered.__wrapped__
-        return tokenized(text, special)
+        is_window = _WINDOW // 2 < len(text) <= _WINDOW + 1  # with an anchor; some vocabularies are not read in windows
+        tokenized = self._remembered if is_window else self._remembered.__wrapped__
+        return tokenized(text, special).tolist()
 
     def _find_spellable(self, attributes: Sequence[int]) -> frozenset[bytes] | None:
         """Returns the texts of all tokens if some byte has no token; None for a vocabulary that can spell
@@ -245,7 +246,7 @@ class LlamaVocab:
         return b"".join(map(self.token_bytes, tokens))
 
 
-def _tokenized(model: Shared, vocab: int, text: str, special: bool) -> list[int]:
+def _tokenized(model: Shared, vocab: int, text: str, special: bool) -> "array[int]":
     # A lone surrogate has no UTF-8 form; llama.cpp would throw a C++ exception.
     data = text.encode("utf-8", "replace")
     capacity = len(data) + 8
@@ -254,7 +255,7 @@ def _tokenized(model: Shared, vocab: int, text: str, special: bool) -> list[int]
         with model:
             count = library().llama_tokenize(vocab, data, len(data), buffer, capacity, False, special)
         if count >= 0:
-            return buffer[:count]
+            return array("i", memoryview(buffer).cast("B")[: 4 * count].tobytes())
         if count == -(2**31):
             raise EngineError(f"A text of {len(data):,} bytes is too long to tokenise; shorten it.")
         capacity = -count

@@ -32,6 +32,7 @@ print(used() - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc keeps what is freed, and is asked to give it back")
 def test_closed_engines_leave_little_behind(repository: Path) -> None:
-    """24 loads leave 8 to 21 MiB behind, and left 82 to 94 before freed memory was given back."""
+    """24 loads leave 8 to 21 MiB behind (48 once, on a busy machine), and left 82 to 94 before freed memory was given
+    back."""
     done = subprocess.run([sys.executable, "-c", CHILD], cwd=repository, capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 45
+    assert float(done.stdout) < 64
