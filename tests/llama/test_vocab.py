@@ -319,18 +319,24 @@ def test_long_texts_are_tokenised_in_windows_as_at_once(published: tuple[str, Ll
 def test_the_windows_of_a_conversation_that_grows_are_tokenised_once(published: tuple[str, LlamaVocab]) -> None:
     _, vocab = published
     remembered = vocab._remembered.cache_info  # pyright: ignore[reportPrivateUsage]
-    text, before = "one two three " * 3000, remembered().misses
+    text = "".join(f"word {number} of many " for number in range(2500))
+    vocab._remembered.cache_clear()  # pyright: ignore[reportPrivateUsage]
     first = vocab.tokenize(text, special=False)
     once = remembered()
     longer = vocab.tokenize(text + "four five six", special=False)
     after = remembered()
     assert vocab.tokenize(text, special=False) == first
     assert longer[: len(first) - 8] == first[:-8]
-    if vocab._in_windows:  # pyright: ignore[reportPrivateUsage]
-        assert after.misses <= once.misses + 1
-        assert after.hits >= once.hits + 8
-    else:  # a text of any length is no window, so it is not kept
-        assert after.misses == before
+    assert once.misses > 8
+    assert after.misses <= once.misses + 1
+    assert after.hits >= once.hits + 8
+
+
+def test_a_text_that_is_read_at_once_is_not_remembered(tiny: LlamaVocab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiny, "_in_windows", False)
+    for length in (10, 100_000):
+        tiny.tokenize("a" * length, special=False)
+        assert tiny._remembered.cache_info().misses == 0  # pyright: ignore[reportPrivateUsage]
 
 
 @given(st.text(alphabet="ab 1\n\t.é▁<>", max_size=300), st.integers(8, 40))
