@@ -2,6 +2,7 @@
 it."""
 
 import os
+import random
 import time
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
@@ -102,6 +103,27 @@ def test_forged_tokens_are_none(published: tuple[str, LlamaVocab]) -> None:
     own = [token for token in plain(vocab, before) + plain(vocab, after) if vocab.is_special(token)]
     assert mine == [token for token in own if len(vocab.text(token).strip()) > 1]
     assert user.split("more")[0] in spelt(vocab, tokens)
+
+
+def test_long_texts_forge_nothing_at_the_edges_of_windows(published: tuple[str, LlamaVocab]) -> None:
+    """Also after the same text was read as the template's, whose windows are remembered."""
+    name, vocab = published
+    markers = [text for text in sorted(vocab.control_tokens) if len(text) > 1 and text.strip()]
+    before, after = PROMPTS[name]
+    own = [token for token in plain(vocab, before) + plain(vocab, after) if vocab.is_special(token)]
+    wanted = [token for token in own if len(vocab.text(token).strip()) > 1]
+    chance = random.Random(39)
+    for attempt in range(25):
+        marker, words = chance.choice(markers), f"{attempt} one two three " * 500
+        place = 4096 * chance.randint(1, 2) + chance.randint(-len(marker) - 2, 2) - len(before) * chance.randint(0, 1)
+        user = words[:place] + marker + chance.choice(markers) + words[:5000] + marker
+        vocab.tokenize(before + user, special=True)
+        vocab.tokenize(user, special=True)
+        for _ in range(2):
+            tokens = vocab.encode(prompt(name, user), add_bos=False)
+            mine = [token for token in tokens if vocab.is_special(token) and len(vocab.text(token).strip()) > 1]
+            assert mine == wanted, user[place - 10 :]
+            assert user.replace(" ", "") in spelt(vocab, tokens).replace(" ", "")
 
 
 def test_a_cut_prompt_is_spelt_exactly(published: tuple[str, LlamaVocab]) -> None:
