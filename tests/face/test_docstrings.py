@@ -1,6 +1,7 @@
 """What `help(Engine.chat)` teaches is so: its examples run, and the options that it lists exist."""
 
 import doctest
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -37,7 +38,8 @@ def test_the_examples_run(method: Callable[..., Any], llm: Engine) -> None:
 
 @pytest.mark.parametrize(("method", "options"), LISTS, ids=["load", "chat", "run"])
 def test_the_options_exist_and_each_has_a_default(method: Callable[..., Any], options: Any) -> None:
-    items = re.findall(r"^ +- (`\w+`.*?)(?=^ +- |^$)", method.__doc__ or "", re.MULTILINE | re.DOTALL)
+    text = inspect.getdoc(method) or ""  # which has no indentation, in no version of Python
+    items = re.findall(r"^- (`\w+`.*?)(?=^- |^$)", text, re.MULTILINE | re.DOTALL)
     known = {*options.__annotations__, *method.__annotations__}
     assert len(items) >= 9
     for item in items:
