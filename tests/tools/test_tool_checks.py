@@ -305,3 +305,18 @@ def test_many_references_to_an_anchor() -> None:
     assert checked(parameters, {"a": 1}) is None
     assert "'a' is a required property" in str(checked(parameters, {"b": 1}))
     assert time.process_time() - begun < 2 * SECONDS
+
+
+@pytest.mark.parametrize(
+    "reference", [{"allOf": [{"$ref": "#"}]}, {"$dynamicAnchor": "m", "allOf": [{"$dynamicRef": "#m"}]}]
+)
+def test_a_schema_that_refers_to_itself_is_no_error_at_any_depth_of_the_caller(reference: dict[str, Any]) -> None:
+    """jsonschema 4.21 ends in a panic of its library of maps, which no `except Exception` catches."""
+    check = as_tool({"name": "look", "parameters": {"type": "object", **reference}}).check
+    assert check is not None
+
+    def from_depth(frames: int) -> str | None:
+        return from_depth(frames - 1) if frames else check({"a": 1})
+
+    verdicts = {from_depth(frames) for frames in range(48)}
+    assert verdicts <= {"they nest too deep.", "checking them takes too many steps: write less, or nest it less."}
