@@ -223,5 +223,7 @@ def check_plain(exchange: Exchange, more: Mapping[str, Any]) -> Reply:
             404: "correct the address or the model (--model)",
         }
         way = ways.get(reply.status, "look into the server's log, and correct the model (--model) or the address")
-        raise RemoteError(f"The server does not answer a plain question ({reply.told.rstrip('.')}): {way}.", reply.status)
+        raise RemoteError(
+            f"The server does not answer a plain question ({reply.told.rstrip('.')}): {way}.", reply.status
+        )
     return reply

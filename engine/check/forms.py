@@ -101,7 +101,11 @@ def _judged(reply: Reply, case: Mapping[str, str], markers: Sequence[str]) -> tu
     whole = answer.finish in ("stop", "tool_calls")
     faults = [*answer.faults, *_channel_faults(answer, markers), *_choice_faults(answer, case["tools"], whole=whole)]
     if whole:
-        faults += [*_call_faults(answer), *_content_faults(answer, case["format"]), *_finish_faults(answer, case["tools"])]
+        faults += [
+            *_call_faults(answer),
+            *_content_faults(answer, case["format"]),
+            *_finish_faults(answer, case["tools"]),
+        ]
     if faults:
         return "failed", "; ".join(faults)
     if not whole:
@@ -140,7 +144,11 @@ def _call_faults(answer: Answer) -> Iterator[str]:
 
 
 def _content_faults(answer: Answer, form: str) -> Iterator[str]:
-    if form != "any" and not answer.calls and (complaint := _misfit(answer.content, "" if form == "json_object" else "city")):
+    if (
+        form != "any"
+        and not answer.calls
+        and (complaint := _misfit(answer.content, "" if form == "json_object" else "city"))
+    ):
         yield f"content: {complaint}"
 
 

@@ -26,8 +26,9 @@ class Record:
 
     @property
     def failed(self) -> bool:
-        """Whether the server is at fault."""
-        return self.verdict in ("control token", "failed")
+        """Whether the server is at fault. System text is the application's own, so its control tokens are only told."""
+        forged = self.verdict == "control token" and self.case.get("place") != "system"
+        return forged or self.verdict == "failed"
 
     def data(self) -> dict[str, Any]:
         """Returns the record as one flat JSON object."""
