@@ -94,9 +94,9 @@ def _add(call: Call, item: Mapping[str, Any]) -> None:
 
 
 def _choice(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    return next(iter(_objects(body.get("choices"))), {})
+    return next(iter(_objects(body.get("choices"))), mapping_of(None))
 
 
 def _objects(value: object) -> Sequence[Mapping[str, Any]]:
     items = cast("list[object]", value) if isinstance(value, list) else []
-    return [mapping_of(item) for item in items if isinstance(item, Mapping)]
+    return [cast("Mapping[str, Any]", item) for item in items if isinstance(item, Mapping)]

@@ -46,6 +46,11 @@ class Reply:
         return self.data[0] if self.data else {}
 
     @property
+    def refused(self) -> bool:
+        """Whether the server will not do this, rather than fail at it."""
+        return self.status == 501 or (400 <= self.status < 500 and self.status != 429)
+
+    @property
     def told(self) -> str:
         """What was wrong, as far as the server says it."""
         error: object = self.body.get("error", self.body.get("detail"))
@@ -124,8 +129,8 @@ class HttpExchange:
         except (OSError, http.client.HTTPException, ValueError) as error:
             if not status:
                 raise RemoteError(
-                    f"There is no answer from {self._host}, {path}: {error or type(error).__name__}. Start the server, or "
-                    "correct the address; it is the one that clients call base_url."
+                    f"There is no answer from {self._host}, {path}: {error or type(error).__name__}. Start the server, "
+                    "or correct the address; it is the one that clients call base_url."
                 ) from error
             broken = f"the answer broke off ({type(error).__name__})"
         finally:
@@ -137,8 +142,8 @@ class HttpExchange:
         self._late += 1
         if self._late == _MOST_LATE:
             raise RemoteError(
-                f"{self._host} gave no whole answer within {self._timeout:g} s, {_MOST_LATE} times in a row. Look whether "
-                "it hangs; if it is only slow, allow more time (--timeout)."
+                f"{self._host} gave no whole answer within {self._timeout:g} s, {_MOST_LATE} times in a row. Look "
+                "whether it hangs; if it is only slow, allow more time (--timeout)."
             )
         return Reply(0, broken=f"no whole answer within {self._timeout:g} s")
 

@@ -1,5 +1,5 @@
-"""Does text of a caller become control tokens? Seen by the server's own counts of the prompt's tokens: each further copy
-of a control token adds exactly one, each further copy of the same characters as text adds several."""
+"""Does text of a caller become control tokens? Seen by the server's own counts of the prompt's tokens: a further copy of
+a control token adds exactly one, a further copy of the same characters as text adds several."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,12 +11,14 @@ from engine.check.records import Record, Verdict
 from engine.remote.wire import mapping_of
 
 Json: TypeAlias = dict[str, Any]
+_Found: TypeAlias = tuple[Verdict, str]
 
 PLACES = ("user", "system", "assistant", "reasoning", "argument", "tool result", "tool description", "tool name")
 """Where a caller's text stands in a request."""
 _FEW, _MANY = 2, 6
 _LENGTH = 64
-_ESTIMATED = "the server's counts are constant, or estimated from the text's length"
+_NEUTRAL = "_sky"
+_ESTIMATED = "the server's counts do not follow the tokens: constant, or estimated from the text's length"
 
 
 def forgery(
@@ -26,46 +28,70 @@ def forgery(
     `unknown`. `markers`: None takes those of the server's own template, if it tells it, and the usual ones. Raises
     RemoteError if the server cannot be reached, or does not answer a plain question."""
     tried = markers_of(exchange.markup()) if markers is None else markers
-    blind = _why_blind(exchange)
+    unit = _unit(exchange)
     for place in places:
+        times = _times(exchange, place, unit) if isinstance(unit, float) else unit
         for marker in tried:
-            verdict, why = ("unknown", blind) if blind else _judged(exchange, place, marker)
+            verdict, why = _judged(exchange, place, marker, times) if isinstance(times, int) else times
             yield Record("forgery", {"place": place, "marker": marker}, verdict, why)
 
 
-def _why_blind(exchange: Exchange) -> str:
-    """Returns why the server's counts tell nothing; "" if they do. Texts of one length are seldom as many tokens, unless
-    each character is one."""
-    if _prompt_tokens(check_plain(exchange, {"max_tokens": 1})) is None:
-        return "the server reports no usage.prompt_tokens"
-    texts = "", "the " * (_LENGTH // 4), "~^#|" * (_LENGTH // 4)
-    counts = [_prompt_tokens(exchange.send(_request("user", text))) for text in texts]
-    if None in counts:
-        return "the server does not always report usage.prompt_tokens"
-    none, words, signs = (count or 0 for count in counts)
-    return _ESTIMATED if words == signs and words - none < _LENGTH - 2 else ""
+def _unit(exchange: Exchange) -> float | _Found:
+    """Returns the tokens of a copy of neutral text; what is found everywhere, if the server's counts tell nothing. Texts
+    of one length are seldom as many tokens, unless each character is one."""
+    first = check_plain(exchange, {"max_tokens": 1})
+    if _prompt_tokens(first) is None:
+        return "unknown", _untold(first)
+    counts: list[int] = []
+    for text in ("", "the " * (_LENGTH // 4), "~^#|" * (_LENGTH // 4)):
+        reply = exchange.send(_request("user", text))
+        if (count := _prompt_tokens(reply)) is None:
+            return "unknown", _untold(reply)
+        counts.append(count)
+    none, words, signs = counts
+    unit = _growth(exchange, "user", _NEUTRAL)
+    if words == signs and words - none < _LENGTH - 2:
+        return "unknown", _ESTIMATED
+    return unit if not isinstance(unit, float) or unit > 0 else ("unknown", _ESTIMATED)
 
 
-def _judged(exchange: Exchange, place: str, marker: str) -> tuple[Verdict, str]:
+def _times(exchange: Exchange, place: str, unit: float) -> int | _Found:
+    """Returns how often the text of a place stands in the prompt: templates may write a tool's name twice."""
+    grown = _growth(exchange, place, _NEUTRAL)
+    if not isinstance(grown, float):
+        return grown
+    if grown == 0:
+        return "removed", "nothing at this place reaches the prompt"
+    times = grown / unit
+    return int(times) if times == int(times) > 0 else ("unknown", f"text of this place seems to stand {times:g} times")
+
+
+def _judged(exchange: Exchange, place: str, marker: str, times: int) -> _Found:
     """Returns the verdict on one marker at one place, and why."""
     middle = (len(marker) + 1) // 2
-    grown: list[float] = []
-    for text in (marker, f"{marker[:middle]} {marker[middle:]}"):
-        counts: list[int] = []
-        for copies in (_FEW, _MANY):
-            reply = exchange.send(_request(place, text * copies))
-            if (count := _prompt_tokens(reply)) is None:
-                return ("refused" if reply.status in (400, 413, 422) else "unknown"), _untold(reply)
-            counts.append(count)
-        grown.append((counts[1] - counts[0]) / (_MANY - _FEW))
-    whole, broken = grown
+    whole = _growth(exchange, place, marker)
+    apart = _growth(exchange, place, f"{marker[:middle]} {marker[middle:]}")
+    if not isinstance(whole, float):
+        return whole
+    if not isinstance(apart, float):
+        return apart
+    told = f"a copy adds {whole / times:g} tokens; with a space inside, {apart / times:g}"
     if whole == 0:
-        return "removed", "nothing at this place reaches the prompt" if broken == 0 else ""
-    if broken < 2 or 0 < whole < 1 or 1 < whole < 2 or whole < 0:
-        return "unknown", f"each copy adds {whole:g} tokens, each copy with a space inside {broken:g}"
-    if whole == 1:
-        return "control token", f"each copy adds 1 token; with a space inside, {broken:g}"
-    return "text", ""
+        return "removed", told
+    if whole == times and apart >= 2 * times:
+        return "control token", told
+    return ("text", "") if whole > times and whole >= apart / 2 else ("unknown", told)
+
+
+def _growth(exchange: Exchange, place: str, text: str) -> float | _Found:
+    """Returns the tokens that one more copy of a text adds; what is found, if that is not told."""
+    counts: list[int] = []
+    for copies in (_FEW, _MANY):
+        reply = exchange.send(_request(place, text * copies))
+        if (count := _prompt_tokens(reply)) is None:
+            return ("refused" if reply.refused else "unknown"), _untold(reply)
+        counts.append(count)
+    return (counts[1] - counts[0]) / (_MANY - _FEW)
 
 
 def _untold(reply: Reply) -> str:

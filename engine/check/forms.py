@@ -93,7 +93,7 @@ def _judged(reply: Reply, case: Mapping[str, str], markers: Sequence[str]) -> tu
     """Returns the verdict on the answer to one combination, and why."""
     if reply.status in (0, 429, 503):
         return "unknown", reply.told
-    if 400 <= reply.status < 500:
+    if reply.refused:
         return "refused", reply.told
     if reply.status != 200:
         return "failed", f"answer: {reply.told}"
@@ -153,8 +153,8 @@ def _content_faults(answer: Answer, form: str) -> Iterator[str]:
 
 
 def _finish_faults(answer: Answer, choice: str) -> Iterator[str]:
-    right = {"tool_calls"} | ({"stop"} if choice == "named" else set()) if answer.calls else {"stop"}
-    if answer.finish not in right:  # OpenAI's own API says "stop" after a call that was named
+    right = "tool_calls" if answer.calls else "stop"
+    if answer.finish != right and choice != "named":  # OpenAI's own API says "stop" after a call that was named
         yield f"finish_reason: {answer.finish}, {'with' if answer.calls else 'without'} a call"
 
 

@@ -124,8 +124,8 @@ def _show(screen: Screen, records: Sequence["Record"]) -> None:
         row = _ROW[suite]
         counts = Counter((record.case[row], record.verdict) for record in mine)
         table = [[f"{suite}, {row}", *verdicts]]
-        for name in dict.fromkeys(record.case[row] for record in mine):
-            table.append([name, *(str(counts[name, verdict] or "-") for verdict in verdicts)])
+        names = dict.fromkeys(record.case[row] for record in mine)
+        table += [[name, *(str(counts[name, verdict] or "-") for verdict in verdicts)] for name in names]
         for line in columns([[*line, ""] for line in table], right=range(1, len(verdicts) + 1)):
             screen.line(line)
         screen.line()
