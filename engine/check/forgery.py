@@ -1,5 +1,5 @@
-"""Does text of a caller become control tokens? Seen by the server's own counts of the prompt's tokens: a further copy of
-a control token adds exactly one, a further copy of the same characters as text adds several."""
+"""Does text of a caller become control tokens? Seen by the server's own counts of the prompt's tokens: one more copy of
+a control token adds exactly one, one more copy of the same characters as text adds several."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,15 +30,15 @@ def forgery(
     tried = markers_of(exchange.markup()) if markers is None else markers
     unit = _unit(exchange)
     for place in places:
-        times = _times(exchange, place, unit) if isinstance(unit, float) else unit
+        times = unit if isinstance(unit, tuple) else _times(exchange, place, unit)
         for marker in tried:
-            verdict, why = _judged(exchange, place, marker, times) if isinstance(times, int) else times
+            verdict, why = times if isinstance(times, tuple) else _judged(exchange, place, marker, times)
             yield Record("forgery", {"place": place, "marker": marker}, verdict, why)
 
 
 def _unit(exchange: Exchange) -> float | _Found:
-    """Returns the tokens of a copy of neutral text; what is found everywhere, if the server's counts tell nothing. Texts
-    of one length are seldom as many tokens, unless each character is one."""
+    """Returns the tokens of a copy of neutral text; what is found everywhere, if the server's counts tell nothing.
+    Texts of one length are seldom as many tokens, unless each character is one."""
     first = check_plain(exchange, {"max_tokens": 1})
     if _prompt_tokens(first) is None:
         return "unknown", _untold(first)
@@ -52,31 +52,32 @@ def _unit(exchange: Exchange) -> float | _Found:
     unit = _growth(exchange, "user", _NEUTRAL)
     if words == signs and words - none < _LENGTH - 2:
         return "unknown", _ESTIMATED
-    return unit if not isinstance(unit, float) or unit > 0 else ("unknown", _ESTIMATED)
+    return unit if isinstance(unit, tuple) or unit > 0 else ("unknown", _ESTIMATED)
 
 
-def _times(exchange: Exchange, place: str, unit: float) -> int | _Found:
+def _times(exchange: Exchange, place: str, unit: float) -> float | _Found:
     """Returns how often the text of a place stands in the prompt: templates may write a tool's name twice."""
     grown = _growth(exchange, place, _NEUTRAL)
-    if not isinstance(grown, float):
+    if isinstance(grown, tuple):
         return grown
-    if grown == 0:
+    if not grown:
         return "removed", "nothing at this place reaches the prompt"
     times = grown / unit
-    return int(times) if times == int(times) > 0 else ("unknown", f"text of this place seems to stand {times:g} times")
+    return (
+        times if times.is_integer() and times > 0 else ("unknown", f"text of this place seems to stand {times:g} times")
+    )
 
 
-def _judged(exchange: Exchange, place: str, marker: str, times: int) -> _Found:
+def _judged(exchange: Exchange, place: str, marker: str, times: float) -> _Found:
     """Returns the verdict on one marker at one place, and why."""
-    middle = (len(marker) + 1) // 2
     whole = _growth(exchange, place, marker)
-    apart = _growth(exchange, place, f"{marker[:middle]} {marker[middle:]}")
-    if not isinstance(whole, float):
+    apart = _growth(exchange, place, f"{marker[0]} {marker[1:]}")
+    if isinstance(whole, tuple):
         return whole
-    if not isinstance(apart, float):
+    if isinstance(apart, tuple):
         return apart
     told = f"a copy adds {whole / times:g} tokens; with a space inside, {apart / times:g}"
-    if whole == 0:
+    if not whole:
         return "removed", told
     if whole == times and apart >= 2 * times:
         return "control token", told
