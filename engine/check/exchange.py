@@ -187,7 +187,8 @@ class LocalExchange:
             return Reply(0, broken=f"no whole answer within {self._timeout:g} s")
 
     def markup(self) -> str:
-        return self._engine.template.source
+        info = self._engine.info
+        return "\n".join((self._engine.template.source, info.bos_text, info.eos_text))
 
     def _data(self, reading: Reading) -> Iterator[bytes]:
         bell: SimpleQueue[None] = SimpleQueue()
