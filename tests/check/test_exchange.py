@@ -7,6 +7,7 @@ from checked_servers import CITY, Handler, Json, served
 
 from engine import Engine
 from engine.check import HttpExchange, LocalExchange, forgery, forms
+from engine.check.markers import markers_of
 from engine.errors import RemoteError, RequestError
 
 QUESTION: Json = {"messages": [{"role": "user", "content": "Hello!"}]}
@@ -127,16 +128,15 @@ def test_addresses_that_are_none(url: str) -> None:
         HttpExchange(url)
 
 
-def test_an_engine_of_this_process() -> None:
-    with Engine.load() as llm:
-        exchange = LocalExchange(llm)
-        body: Json = {**QUESTION, "temperature": 0, "max_tokens": 8}
-        whole, streamed = exchange.send(body), exchange.send({**body, "stream": True})
-        assert whole.status == streamed.status == 200
-        assert streamed.done
-        assert whole.body["usage"]["prompt_tokens"] > 0
-        assert exchange.send({"messages": []}).refused
-        assert "<|im_start|>" in exchange.markup()
-        slow = LocalExchange(llm, timeout=0.0)
-        assert slow.send({**body, "max_tokens": 4000}).status == 0
-        assert slow.send({**body, "max_tokens": 4000, "stream": True}).status == 0
+def test_an_engine_of_this_process(llm: Engine) -> None:
+    exchange = LocalExchange(llm)
+    body: Json = {**QUESTION, "temperature": 0, "max_tokens": 8}
+    whole, streamed = exchange.send(body), exchange.send({**body, "stream": True})
+    assert whole.status == streamed.status == 200
+    assert streamed.done
+    assert whole.body["usage"]["prompt_tokens"] > 0
+    assert exchange.send({"messages": []}).refused
+    assert {"<|im_start|>", "<|endoftext|>"} <= set(markers_of(exchange.markup()))
+    slow = LocalExchange(llm, timeout=0.0)
+    for stream in (False, True):
+        assert slow.send({**body, "max_tokens": 4000, "stream": stream}).status == 0

@@ -32,8 +32,7 @@ def test_markers_that_are_one_token_are_forged(place: str) -> None:
 
 def test_only_the_place_that_forges_is_told() -> None:
     def count(prompt: str) -> int:
-        system, _, rest = prompt.partition("\n")
-        return forging(system) + words(rest) if system.startswith("system") else words(prompt)
+        return forging(prompt) if prompt.startswith("system\n") else words(prompt)
 
     found = {record.case["place"]: record for record in forgery(Counting(count), MARKERS[:1], PLACES)}
     assert [place for place, record in found.items() if record.verdict == "control token"] == ["system"]
@@ -149,9 +148,8 @@ def test_the_markers_are_those_of_the_families_and_of_the_server() -> None:
     assert all(" " not in marker for marker in told)
 
 
-def test_an_engine_of_this_process_forges_nothing() -> None:
-    with Engine.load() as llm:
-        found = list(forgery(LocalExchange(llm), ["<|im_end|>"]))
+def test_an_engine_of_this_process_forges_nothing(llm: Engine) -> None:
+    found = list(forgery(LocalExchange(llm), ["<|im_end|>"]))
     others = {"system": "control token", "tool name": "refused"}
     assert {record.case["place"]: record.verdict for record in found} == {**dict.fromkeys(PLACES, "text"), **others}
     assert not any(record.failed for record in found)

@@ -245,8 +245,8 @@ def test_a_server_that_answers_nothing_is_an_error() -> None:
         list(forms(Answering(lambda body, choice: Reply(400))))
 
 
-def test_an_engine_of_this_process_keeps_its_form() -> None:
-    """Of the first third: docs/check.md runs them all."""
-    with Engine.load() as llm:
-        found = list(itertools.islice(forms(LocalExchange(llm), max_tokens=128), 30))
-    assert [record for record in found if record.verdict != "ok"] == []
+def test_an_engine_of_this_process_keeps_its_form(llm: Engine) -> None:
+    """The first third: docs/check.md runs them all."""
+    found = list(itertools.islice(forms(LocalExchange(llm), max_tokens=256), 30))
+    assert [record for record in found if record.verdict not in ("ok", "unknown")] == []
+    assert sum(record.verdict == "ok" for record in found) > 25
