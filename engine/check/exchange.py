@@ -188,7 +188,7 @@ class LocalExchange:
 
     def markup(self) -> str:
         info = self._engine.info
-        return "\n".join((self._engine.template.source, info.bos_text, info.eos_text))
+        return f"{self._engine.template.source}\n{info.bos_text}\n{info.eos_text}"
 
     def _data(self, reading: Reading) -> Iterator[bytes]:
         bell: SimpleQueue[None] = SimpleQueue()

@@ -64,7 +64,7 @@ def test_an_error_of_the_server_is_a_reply() -> None:
 
 def test_a_server_that_hangs_is_late_and_then_an_error() -> None:
     def hang(handler: Handler, body: Json) -> None:
-        handler.server.over.wait(20)
+        handler.web.over.wait(20)
 
     with served(hang) as web:
         exchange = HttpExchange(web.url, timeout=0.1)
@@ -78,7 +78,7 @@ def test_a_server_that_hangs_is_late_and_then_an_error() -> None:
 def test_a_server_that_trickles_is_late() -> None:
     def trickle(handler: Handler, body: Json) -> None:
         handler.send(200, "application/json", b"", length=1000)
-        while not handler.server.over.wait(0.02):
+        while not handler.web.over.wait(0.02):
             handler.wfile.write(b" ")
 
     with served(trickle) as web:
@@ -92,7 +92,7 @@ def test_late_answers_between_good_ones_are_no_error() -> None:
 
     def sometimes(handler: Handler, body: Json) -> None:
         if next(count) % 3 < 2:
-            handler.server.over.wait(0.3)
+            handler.web.over.wait(0.3)
         else:
             handler.good(body)
 

@@ -160,16 +160,28 @@ def test_an_answer_without_choices_fails() -> None:
     assert len(found) == 90
 
 
+def replaced(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
+    return lambda data: data.replace(old, new, 1)
+
+
+def halved(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def with_an_error(data: bytes) -> bytes:
+    return b'data: {"error": {"message": "lost"}}\n\n' + data
+
+
 @pytest.mark.parametrize(
     ("wire", "why"),
     [
-        (lambda data: data.replace(b"data: [DONE]\n\n", b""), r"stream: it does not end with \[DONE\]"),
-        (lambda data: data[: len(data) // 2], r"stream: it does not end with \[DONE\]"),
-        (lambda data: data.replace(b'"delta": {}', b'"delta": {]', 1), "stream: 1 events in it are no JSON objects"),
-        (lambda data: data.replace(b'"delta"', b'"message"'), "stream: a whole message came"),
-        (lambda data: b'data: {"error": {"message": "lost"}}\n\n' + data, "stream: an error in it: .*lost"),
+        (replaced(b"data: [DONE]\n\n", b""), r"stream: it does not end with \[DONE\]"),
+        (halved, r"stream: it does not end with \[DONE\]"),
+        (replaced(b'"delta": {}', b'"delta": {]'), "stream: 1 events in it are no JSON objects"),
+        (replaced(b'"delta"', b'"message"'), "stream: a whole message came"),
+        (with_an_error, "stream: an error in it: .*lost"),
     ],
-)  # fmt: skip
+)
 def test_streams_that_break_fail(wire: Callable[[bytes], bytes], why: str) -> None:
     found = failed(Answering(wire=wire))
     assert {record.case["stream"] for record in found} == {"yes"}

@@ -2,10 +2,12 @@
 
 import io
 import json
+from collections.abc import Iterator
 
 import pytest
 from checked_servers import Handler, Json, chunks_of, served
 
+from engine import check
 from engine.cli import main
 
 
@@ -19,7 +21,14 @@ def leaky(handler: Handler, body: Json) -> None:
         handler.good(body)
 
 
-def test_a_good_server(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_good_server(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tty(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    err = Tty()
+    monkeypatch.setattr("sys.stderr", err)
+    monkeypatch.setenv("TERM", "xterm")
     with served() as web:
         assert main(["check", web.url, "--suite", "forms", "--model", "mine", "--header", "X-Own: a:b"]) == 0
         assert all(body["model"] == "mine" for _, _, body in web.seen)
@@ -28,6 +37,8 @@ def test_a_good_server(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0].split() == ["forms,", "tools", "ok", "failed", "refused", "unknown"]
     assert [line.split()[-4:] for line in lines[1:6]] == [["18", "-", "-", "-"]] * 5
     assert lines[-1] == "0 of 90 cases failed."
+    assert "forms: 1 cases" in err.getvalue()
+    assert err.getvalue().endswith("\r90 cases\n")
 
 
 def test_a_bad_server(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,10 +51,11 @@ def test_a_bad_server(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_case_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     with served() as web:
-        assert main(["check", "--json", web.url]) == 0
+        assert main(["check", "--json", web.url, "--suite", "forms"]) == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {record["suite"] for record in records} == {"forgery", "forms"}
-    assert {"suite": "forgery", "place": "user", "marker": "</s>", "verdict": "text", "why": ""} in records
+    case = {"reasoning": "on", "tools": "auto", "format": "any", "stream": "yes"}
+    assert {"suite": "forms", **case, "verdict": "ok", "why": ""} in records
+    assert len(records) == 90
 
 
 def test_what_was_found_before_an_error_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,21 +80,26 @@ def test_wrong_usage(line: list[str], capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().err.startswith("llama-engine: ")
 
 
-def test_a_model_of_this_process(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.check.forms.CHOICES", {})  # docs/check.md and tests/check run the suites
-    assert main(["check", "--local", "builtin", "--suite", "forms"]) == 0
-    assert capsys.readouterr().out == "0 of 0 cases failed.\n"
+def test_both_suites_on_a_model_of_this_process(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the questions, which docs/check.md and tests/check ask."""
 
+    def forgery(exchange: check.LocalExchange) -> Iterator[check.Record]:
+        assert exchange.send({"messages": []}).refused
+        for place in ("user", "system"):
+            yield check.Record("forgery", {"place": place, "marker": "</s>"}, "control token", "a copy adds 1 token")
 
-def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Tty(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+    def forms(exchange: check.LocalExchange, *, max_tokens: int) -> Iterator[check.Record]:
+        yield check.Record("forms", {"tools": "auto"}, "unknown", f"at most {max_tokens}")
 
-    out = Tty()
-    monkeypatch.setattr("sys.stderr", out)
-    monkeypatch.setenv("TERM", "xterm")
-    with served() as web:
-        assert main(["check", web.url, "--suite", "forms"]) == 0
-    assert "forms: 1 cases" in out.getvalue()
-    assert out.getvalue().endswith("\r90 cases\n")
+    monkeypatch.setattr(check, "forgery", forgery)
+    monkeypatch.setattr(check, "forms", forms)
+    assert main(["check", "--local", "builtin", "--max-tokens", "7"]) == 1
+    _, _, shown = capsys.readouterr().out.rpartition("\n\n")
+    assert shown.splitlines() == [
+        "control token: user | </s>: a copy adds 1 token",
+        "unknown, 1 cases: at most 7",
+        "1 control tokens in system text are told, not failed: an application writes that itself.",
+        "1 of 3 cases failed.",
+    ]

@@ -33,7 +33,7 @@ LATE = (
 MAX_ROOM_LINES = {
     "agent/": 1_265,
     "batch/": 2_560,
-    "check/": 660,
+    "check/": 770,
     "cli/": 3_300,
     "constraint/": 1_670,
     "diagnose/": 2_120,

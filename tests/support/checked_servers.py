@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Generator, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
-from typing import Any
+from typing import Any, cast
 
 from engine.check.exchange import Reply, read_reply
 
@@ -135,13 +135,16 @@ class Handler(BaseHTTPRequestHandler):
     """Answers as `choice_for` does; what comes in is kept by the server."""
 
     protocol_version = "HTTP/1.1"
-    server: "Web"
+
+    @property
+    def web(self) -> "Web":
+        return cast("Web", self.server)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it
         """Say nothing."""
 
     def do_GET(self) -> None:
-        self.server.seen.append((self.path, dict(self.headers), {}))
+        self.web.seen.append((self.path, dict(self.headers), {}))
         if self.path == "/v1/models":
             self._json(200, {"data": [{"id": "first"}, {"id": "second"}]})
         elif self.path == "/props":
@@ -151,8 +154,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.seen.append((self.path, dict(self.headers), body))
-        self.server.answer(self, body)
+        self.web.seen.append((self.path, dict(self.headers), body))
+        self.web.answer(self, body)
 
     def good(self, body: Json) -> None:
         """Answer as a server should."""
