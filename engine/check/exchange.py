@@ -26,6 +26,7 @@ Json: TypeAlias = dict[str, Any]
 _MOST_BYTES = 64 << 20
 _PIECE = 64 << 10
 _MOST_LATE = 3
+_LONGEST = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,8 @@ class Reply:
         """What was wrong, as far as the server says it."""
         error: object = self.body.get("error", self.body.get("detail"))
         message = mapping_of(error).get("message", error)
-        said = text_of(message) or (shown(message) if message else "")
-        return self.broken or f"{self.status}: {said or 'no message'}"
+        said = text_of(message) or (shown(message) if message else "no message")
+        return self.broken or f"{self.status}: {said[:_LONGEST]}"
 
 
 class Exchange(Protocol):

@@ -6,7 +6,7 @@ import pytest
 from checked_servers import CITY, Handler, Json, served
 
 from engine import Engine
-from engine.check import HttpExchange, LocalExchange, forgery, forms
+from engine.check import HttpExchange, LocalExchange, Reply, forgery, forms
 from engine.check.markers import markers_of
 from engine.errors import RemoteError, RequestError
 
@@ -60,6 +60,7 @@ def test_an_error_of_the_server_is_a_reply() -> None:
     with served(lambda handler, body: handler.send(500, "text/plain", b"oh")) as web:
         reply = HttpExchange(web.url).send(QUESTION)
     assert (reply.status, reply.told) == (500, "500: the answer is no JSON object")
+    assert len(Reply(400, ({"error": {"message": "no " * 1000}},)).told) < 400
 
 
 def test_a_server_that_hangs_is_late_and_then_an_error() -> None:
