@@ -1,5 +1,5 @@
-"""The command line: `llama-engine demo | chat | run | batch | inspect | explain | models | families | bench | doctor |
-completion`, also as `python -m engine`."""
+"""The command line: `llama-engine demo | chat | run | batch | inspect | explain | models | families | bench | check |
+doctor | completion`, also as `python -m engine`."""
 
 from engine.cli.arguments import main
 
