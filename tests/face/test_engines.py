@@ -98,7 +98,7 @@ class Gate:
 
 def running(llm: Engine, gate: Gate) -> Any:
     """Start a turn that stops at the gate."""
-    stream = llm.stream("hello", logits_processors=[gate], max_tokens=3)
+    stream = llm.stream("hello", logits_processors=[gate], temperature=0, max_tokens=3)
     assert gate.reached.wait(30)
     return stream
 

@@ -133,23 +133,26 @@ def test_what_was_told_about_a_request_is_told_again(llm: Engine) -> None:
 
 def test_closing_while_it_is_started_again(llm: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     link, begun, go = runner_of(llm)._link, threading.Event(), threading.Event()
-    connect = link._connect
+    dead = link.child
+    bury = dead.close
 
-    def slow() -> None:
-        connect()
+    def slowly() -> None:
         begun.set()
         assert go.wait(60)
+        bury()
 
-    monkeypatch.setattr(link, "_connect", slow)
+    monkeypatch.setattr(dead, "close", slowly)
     send(llm, signal.SIGKILL)
     assert begun.wait(60)
     waiting = llm.stream("Hello!")
-    closing = threading.Thread(target=llm.close)
+    closing = threading.Thread(target=llm.close, daemon=True)
     closing.start()
+    closing.join(2 * isolation._GRACE)  # pyright: ignore[reportPrivateUsage]
     go.set()
-    closing.join(60)
+    closing.join(20)
+    assert not closing.is_alive()
     assert waiting.result(60).finish_reason == "cancelled"
-    assert link.child.process.poll() is not None
+    assert link.child is dead, "no other was started"
 
 
 def test_adapters_are_loaded_again_and_prefixes_are_evaluated_again(llm: Engine, tmp_path: Path) -> None:
