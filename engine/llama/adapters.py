@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from engine.errors import ModelLoadError, RequestError
+from engine.errors import EngineError, ModelLoadError, RequestError
 from engine.llama.adapter_file import read_control_vectors
 from engine.llama.lib import forget_errors, last_errors
 from engine.runtime.adapters import Scales
@@ -35,10 +35,11 @@ class LlamaAdapters:
         self._handles[digest] = handle
 
     def use(self, scales: Scales) -> None:
-        """Compute the next decodes with these adapters and no others."""
+        """Compute the next decodes with these adapters and no others. Raises EngineError if llama.cpp refuses them."""
         handles = (self._lib.llama_adapter_lora_p_ctypes * len(scales))(*(self._handles[each] for each, _ in scales))
         numbers = (ctypes.c_float * len(scales))(*(scale for _, scale in scales))
-        self._lib.llama_set_adapters_lora(self._context, handles, len(scales), numbers)
+        if code := int(self._lib.llama_set_adapters_lora(self._context, handles, len(scales), numbers)):
+            raise EngineError(f"llama.cpp did not put the adapters in force (code {code}); load them again.")
 
     def free(self, digest: str) -> None:
         """Free a loaded adapter, which is not in force."""

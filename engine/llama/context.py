@@ -500,6 +500,8 @@ class LlamaBackend:
         size = int(lib.llama_state_seq_get_size_ext(context, sequence, parts))
         buffer = (ctypes.c_uint8 * size)()
         written = int(lib.llama_state_seq_get_data_ext(context, buffer, size, sequence, parts))
+        if not written:
+            raise DecodeError(f"llama.cpp could not save a state of {size:,} bytes; try again when nothing else runs.")
         return bytes(memoryview(buffer)[:written])
 
     def _set_state(self, sequence: int, state: bytes, parts: int) -> int:

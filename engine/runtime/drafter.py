@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from engine.errors import DecodeError
+from engine.errors import DecodeError, EngineError
 from engine.runtime.backend import Backend, ContextInfo, Row, Vocab
 from engine.runtime.draft_rule import DraftRule, MeanCost
 from engine.runtime.ngram import Ngrams
@@ -118,7 +118,7 @@ class ModelDrafter:
             return drafts
         try:
             self._write(self._read(due, drafts))
-        except DecodeError as error:
+        except (EngineError, MemoryError) as error:
             self._failures += 1
             self._forget()
             off = "; it is not used any more" if self._failures == _FAILURES else ""
@@ -415,12 +415,13 @@ class HeadDrafter:
         """Returns whether the head worked; after a failure it begins anew. That a shared pool is full is none."""
         try:
             work()
-        except DecodeError as error:
-            self._failures += error.reason != "no_slot"
+        except (EngineError, MemoryError) as error:
+            is_full = isinstance(error, DecodeError) and error.reason == "no_slot"
+            self._failures += not is_full
             for sequence in range(len(self._tracks)):
                 self._begin(sequence, None, 0)
             off = "; it is not used any more" if self._failures == _FAILURES else ""
-            level = logging.DEBUG if error.reason == "no_slot" else logging.WARNING
+            level = logging.DEBUG if is_full else logging.WARNING
             _log.log(level, "The head for the next tokens failed (%s)%s.", error, off)
             return False
         return True

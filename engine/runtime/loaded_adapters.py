@@ -1,12 +1,15 @@
 """The adapters that a backend holds, and those of them that are in force."""
 
+import logging
 from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
-from engine.errors import RequestError
+from engine.errors import EngineError, RequestError
 from engine.runtime.adapters import Adapters, Scales
 from engine.runtime.backend import Backend
+
+_log = logging.getLogger("engine.runner")
 
 
 class LoadedAdapters:
@@ -41,16 +44,20 @@ class LoadedAdapters:
         self.leaving[id_] = digest
 
     def settle(self, used: Collection[str]) -> list[int]:
-        """Free the adapters that are dropped and that no request uses; returns the ids of the drops that are done.
-        `used`: the adapters of all requests."""
+        """Free the adapters that are dropped and that no request uses; returns the ids of the drops that are done. One
+        that cannot be taken out of force stays loaded until the next call. `used`: the adapters of all requests."""
         done: list[int] = []
         for id_, digest in list(self.leaving.items()):
             if self._names[digest] == 1:
                 if digest in used:
                     continue
-                if any(digest == each for each, _ in self.in_force):
-                    self.use(())  # llama.cpp would go on reading what is freed
-                self._backend.free_adapter(digest)
+                try:
+                    if any(digest == each for each, _ in self.in_force):
+                        self.use(())  # llama.cpp would go on reading what is freed
+                    self._backend.free_adapter(digest)
+                except EngineError as error:
+                    _log.warning("An adapter was not freed, which is tried again later: %s", error)
+                    continue
             self._names[digest] = max(0, self._names[digest] - 1)
             del self.leaving[id_]
             done.append(id_)

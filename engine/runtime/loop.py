@@ -5,6 +5,7 @@ Whatever a request brings along (a parser, a logits processor, a saved state) an
 ends only that request: hence the handlers of BaseException here.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from math import isnan
 from time import perf_counter
@@ -23,7 +24,7 @@ from engine.runtime.loaded_adapters import LoadedAdapters
 from engine.runtime.media import has_media, whole
 from engine.runtime.pins import Pins
 from engine.runtime.prefix import Blocked, PrefixCache, common_prefix
-from engine.runtime.replies import Replies
+from engine.runtime.replies import Replies, contained
 from engine.runtime.request import TurnRequest, check_fits
 from engine.runtime.scheduler import Chunk, Scheduler
 from engine.runtime.sequence import SequenceState
@@ -31,8 +32,11 @@ from engine.runtime.state_store import Shelf, StateStore
 from engine.runtime.vectors import Embed, VectorQueue, Vectors
 from engine.types import FinishReason
 
+_log = logging.getLogger("engine.runner")
 _STRIKES = 3
 """Failed decodes in a row after which a request ends with the error."""
+_ABORTS = 20
+"""Aborted decodes in a row after which a request ends: a cancellation aborts one."""
 _STATES = 256 << 20
 """Bytes for the states of idle conversations, without a store of the caller's."""
 _RESERVE = 512
@@ -118,10 +122,6 @@ class Loop:
             self._deadlines[request.id] = now + request.deadline
         self._scheduler.add(state)
         self._admit_again = True
-
-    def refuse(self, id_: int, error: Exception) -> None:
-        """Reply with an error, without starting anything."""
-        self._replies.refuse(id_, error)
 
     def unpin(self, id_: int) -> None:
         """Allow the cache to forget what this request pinned or claimed when it needs the cells."""
@@ -223,7 +223,7 @@ class Loop:
             if isinstance(result, Vectors):
                 self._replies.give(id_, result)
             else:
-                self._replies.refuse(id_, result)
+                self._replies.refuse(id_, contained(result))
 
     def _plan(self) -> list[list[Chunk]]:
         """Returns the next batches, after making room for them: idle prefixes are forgotten first, then the least
@@ -258,7 +258,7 @@ class Loop:
         self._decoding = chunks
         try:
             self._evaluate(chunks)
-        except DecodeError as error:
+        except (EngineError, MemoryError) as error:  # also no memory for the rows, adapters that cannot be set
             self._recover(chunks, error)
             return False
         finally:
@@ -276,7 +276,8 @@ class Loop:
         return True
 
     def _evaluate(self, chunks: Sequence[Chunk]) -> None:
-        """Evaluate these chunks, which the same adapters compute, in one decode. Raises DecodeError."""
+        """Evaluate these chunks, which the same adapters compute, in one decode. Raises DecodeError, or what
+        kept the decode from being made."""
         first = chunks[0]
         self._adapters.use(first.scales)
         if first.part is not None:
@@ -302,7 +303,7 @@ class Loop:
                 state.rows, state.begun = None, 0
             self._cache.extend(state.sequence, state.tokens[start:stop])
             state.evaluated = stop
-            state.strikes = 0
+            state.strikes = state.aborts = 0
             if draft:
                 self._cache.extend(state.sequence, draft)
             if stop in state.marks:
@@ -313,10 +314,10 @@ class Loop:
                 due.append((state, row + stop - start - 1, draft))
                 constrained = constrained or state.request.constraint is not None
             row += stop - start + len(draft)
-        masks = self._masks([state for state, _, _ in due]) if constrained else {}
+        masks = self._masks_together([state for state, _, _ in due]) if constrained else {}
         for state, at, draft in due:
             try:
-                mask = masks.get(state)
+                mask = (self._masks([state]) if masks is None else masks).get(state)
                 finish = self._draw_along(state, at, draft, mask) if draft else self._draw(state, at, mask)
                 if finish is None and len(state.tokens) > self._n_ctx:
                     finish = "length"
@@ -326,6 +327,14 @@ class Loop:
                 self._finish(state, "error", contained(error))
         if self._drafts is not None and self._drafts.follow is not None:
             self._drafts.follow(chunks)
+
+    def _masks_together(self, due: Sequence[SequenceState]) -> "dict[SequenceState, Mask] | None":
+        """Returns the masks; None if they must be computed one by one, since that of one request fails."""
+        try:
+            return self._masks(due)
+        except BaseException as error:  # noqa: BLE001 - llguidance's panics too; the request at fault ends with its own
+            _log.warning("The tokens that constraints allow could not be computed together: %r", error)
+            return None
 
     @staticmethod
     def _masks(due: Sequence[SequenceState]) -> "dict[SequenceState, Mask]":
@@ -478,6 +487,8 @@ class Loop:
         twice."""
         victim = self._scheduler.victim()
         if victim is None:
+            if self._cache.widen():  # was there too little room, or only beside others?
+                return
             self._outgrown(self._scheduler.running[0])
             return
         self._backend.attach(victim.sequence, None)
@@ -532,13 +543,18 @@ class Loop:
                 self._cache.claim(state.request.id, tuple(self._cache.held(state.sequence)))
             self._cache.release(state.sequence, continued=not state.request.offline)
 
-    def _recover(self, chunks: Sequence[Chunk], error: DecodeError) -> None:
+    def _recover(self, chunks: Sequence[Chunk], error: Exception) -> None:
         """Handle a failed decode: read back what the sequences hold, then find the request that caused it."""
         for chunk in chunks:
             chunk.state.evaluated = self._cache.reconcile(chunk.state.sequence)
-        if error.reason == "aborted":
+        reason = error.reason if isinstance(error, DecodeError) else "failed"
+        if reason == "aborted":
+            for state in [chunk.state for chunk in chunks]:
+                state.aborts += 1
+                if state.aborts > _ABORTS:
+                    self._finish(state, "error", error)
             return
-        if error.reason == "no_slot":
+        if reason == "no_slot":
             running = self._scheduler.running
             self._cache.shrink(sum(chunk.size for chunk in chunks) + sum(state.begun for state in running))
             if self._cache.clear() or len(running) > 1:
@@ -546,7 +562,7 @@ class Loop:
         for chunk in chunks:
             self._retry(chunk, error)
 
-    def _retry(self, chunk: Chunk, error: DecodeError) -> None:
+    def _retry(self, chunk: Chunk, error: Exception) -> None:
         """Decode one chunk of a failed batch alone; if that fails again, its request is the cause.
 
         A chunk whose sequence has lost tokens is planned again instead, at most `_STRIKES` times.
@@ -554,30 +570,21 @@ class Loop:
         state = chunk.state
         state.strikes += 1
         if state.strikes > _STRIKES:
-            self._finish(state, "error", error)
+            self._finish(state, "error", contained(error))
             return
         if state.evaluated != chunk.start or (chunk.part is not None and chunk.part.start):
             return
         try:
             self._evaluate([chunk])
-        except DecodeError as again:
+        except (EngineError, MemoryError) as again:
             state.evaluated = self._cache.reconcile(state.sequence)
-            if again.reason == "aborted":
+            reason = again.reason if isinstance(again, DecodeError) else "failed"
+            if reason == "aborted":
                 state.strikes -= 1
+            elif reason == "no_slot" and len(self._scheduler.running) == 1:
+                self._outgrown(state)
             else:
-                self._finish(state, "error", again)
+                self._finish(state, "error", contained(again))
         else:
+            self._cache.widen()  # if it was refused, then for another reason than its room
             self._advance([chunk])
-
-
-def contained(error: BaseException) -> Exception:
-    """Returns the error that a request ends with: `error` itself, or a RequestError if it would end a thread or a
-    process."""
-    if isinstance(error, Exception):
-        return error
-    failure = RequestError(
-        f"Code of this request raised {error!r} in the engine's thread, which ends only this request; raise an "
-        "Exception there, or call cancel()."
-    )
-    failure.__cause__ = error
-    return failure

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from engine.errors import DecodeError
+from engine.errors import DecodeError, EngineError
 from engine.runtime.adapters import BASE, Adapters
 from engine.runtime.backend import Backend
 from engine.runtime.media import position, whole
@@ -97,7 +97,7 @@ class PrefixCache:
         self._holders: list[int] = []
         self._unused: list[int] = []
         self._clock = 0
-        self._capacity = self._info.cells
+        self._capacity = self._refused = self._info.cells
         self._shelf = shelf
         self._worth = max(worth, self._info.copy_cost)
         self._claims: dict[int, Sequence[int]] = {}
@@ -168,8 +168,7 @@ class PrefixCache:
             return Blocked.CELLS
         if source is not None and copies:
             target = self._place([index for index in spare if index != source])
-            self._forget(target)
-            reuse = self._share(source, target, reuse)
+            reuse = self._shared_from(source, target, reuse)
         elif source is not None:
             target = source
             if reuse == len(self._slots[source].tokens):
@@ -207,6 +206,8 @@ class PrefixCache:
                 cell = len(self._holders)
                 self._holders.append(1)
             slot.cells.append(cell)
+        if self.used > self._refused:
+            self._refused = self._info.cells  # so the memory has as many after all
 
     def checkpoint(self, sequence: int) -> None:
         """Save a checkpoint of the sequence, to which it can be taken back, if its memory cannot be cut. Removes the
@@ -317,7 +318,13 @@ class PrefixCache:
 
     def shrink(self, cells: int) -> None:
         """Lower the capacity, after the memory refused `cells` more cells: it has fewer than it stated."""
-        self._capacity = min(self._capacity, self.used + cells - 1)
+        self._capacity = self._refused = min(self._refused, self.used + cells - 1)
+
+    def widen(self) -> bool:
+        """Count with all cells again, since a refusal may have had another reason. Returns whether there were
+        fewer."""
+        before, self._capacity = self._capacity, self._info.cells
+        return before < self._capacity
 
     def clear(self) -> bool:
         """Forget every idle sequence that is not pinned. Returns whether there was anything to forget."""
@@ -382,13 +389,14 @@ class PrefixCache:
         gone or was refused."""
         assert self._shelf is not None, "an entry comes from the shelf"
         self._forget(sequence)
-        state = self._shelf.read(entry)
-        if state is None:
-            return 0
         try:
-            return self._cut(sequence, length) if self.load(sequence, entry.tokens, state) else 0
-        except DecodeError as error:
-            _log.warning("A kept state of %d tokens was refused: %s", len(entry.tokens), error)
+            state = self._shelf.read(entry)
+            if state is None or not self.load(sequence, entry.tokens, state):
+                return 0
+            return self._cut(sequence, length)
+        except (DecodeError, MemoryError) as error:
+            _log.warning("A kept state of %d tokens was not loaded: %s", len(entry.tokens), error)
+            self._forget(sequence)
             self._shelf.discard(entry)
             return 0
 
@@ -412,7 +420,7 @@ class PrefixCache:
                 self._cut(sequence, turn.position)  # where the last turn began, from which a prompt may go on
                 if slot.tokens:
                     self._shelf.keep(slot.tokens, slot.adapters, self._memory, sequence, whole=True)
-        except (DecodeError, MemoryError) as error:
+        except (EngineError, MemoryError, RuntimeError) as error:  # RuntimeError: no thread that writes can be started
             _log.warning("the state of %d tokens was not kept: %s", len(tokens), error)
 
     def _claimed(self, tokens: Sequence[int], left: int) -> bool:
@@ -470,6 +478,17 @@ class PrefixCache:
         is available."""
         held = self._slots[source].tokens
         return len(spare) == 1 or (len(held) - reuse <= reuse and not self._claimed(held, reuse))
+
+    def _shared_from(self, source: int, target: int, reuse: int) -> int:
+        """Let `target` hold the first `reuse` tokens of `source`; returns how many it then holds: none if the copy
+        fails, which costs only their evaluation."""
+        self._forget(target)
+        try:
+            return self._share(source, target, reuse)
+        except (EngineError, MemoryError) as error:
+            _log.warning("a prefix of %d tokens was not copied: %s", reuse, error)
+            self._forget(target)
+            return 0
 
     def _share(self, source: int, target: int, reuse: int) -> int:
         """Copy the whole sequence, then cut the copy: this finds out whether the memory can be cut before anything

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from engine.errors import EngineError, RequestError
 from engine.events import Event, Finished
 from engine.runtime.request import Reply
 from engine.runtime.sequence import SequenceState
@@ -93,3 +94,22 @@ class Replies:
             replies.append(Reply(state.request.id, events, logprobs=logprobs, prefilled=state.prefilled))
         self._touched.clear()
         return replies
+
+
+def contained(error: BaseException) -> Exception:
+    """Returns the error that a request ends with: `error` itself, or one of ours if it would end a thread or a process,
+    or says too little."""
+    if isinstance(error, MemoryError):
+        failure: EngineError = EngineError(
+            f"There was no memory for this request ({error!r}), which ended; others go on. Free some and ask again; if "
+            "that does not help, load with a smaller n_ctx or n_batch."
+        )
+    elif isinstance(error, Exception):
+        return error
+    else:
+        failure = RequestError(
+            f"Code of this request raised {error!r} in the engine's thread, which ends only this request; raise an "
+            "Exception there, or call cancel()."
+        )
+    failure.__cause__ = error
+    return failure

@@ -7,6 +7,7 @@ from queue import Empty, SimpleQueue
 from typing import Protocol, runtime_checkable
 
 from engine.errors import EngineError
+from engine.events import Finished
 from engine.media import Media
 from engine.runtime.adapters import DropAdapter, LoadAdapter
 from engine.runtime.backend import Backend, ContextInfo, Vocab
@@ -87,6 +88,7 @@ class Runner:
         self._loop = Loop(backend, options, draft=draft, encoded=lambda: self._inbox.put(Encoded()))
         self._gate = threading.Lock()
         self._refusal: EngineError | None = None
+        self._open: set[int] = set()  # what was accepted and has no final reply yet
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="llama-engine", daemon=True)
         self._thread.start()
@@ -120,6 +122,7 @@ class Runner:
         with self._gate:
             if self._refusal is not None:
                 raise self._refusal
+            self._open.add(command.request.id if isinstance(command, Submit) else command.id)
             self._inbox.put(command)
 
     def cancel(self, id_: int) -> None:
@@ -160,14 +163,16 @@ class Runner:
         try:
             while self._carry_out():
                 loop.step()
-                if replies := loop.drain():
-                    self._deliver(replies)
+                self._hand_over(loop.drain())
             loop.cancel_all()
             loop.keep_states()
         except BaseException as fault:  # noqa: BLE001 - whatever broke the loop, its readers must be told
             self._break(fault)
         try:
-            self._deliver(loop.drain())
+            for reply in loop.drain():  # one by one: that one fails keeps no other
+                self._last_word(reply)
+            for id_ in sorted(self._open):
+                self._last_word(Reply(id_, (Finished("error"),), final=True, error=self._refusal))
         finally:
             try:
                 self._loop.close()
@@ -204,9 +209,21 @@ class Runner:
                 continue
             else:
                 return False
-            if replies := loop.drain():
-                self._deliver(replies)
+            self._hand_over(loop.drain())
         return True
+
+    def _hand_over(self, replies: Sequence[Reply]) -> None:
+        if replies:
+            self._deliver(replies)
+            self._open.difference_update(reply.id for reply in replies if reply.final)
+
+    def _last_word(self, reply: Reply) -> None:
+        """Deliver a reply when the loop has ended. Nobody is left to tell that this failed, but the log."""
+        self._open.discard(reply.id)
+        try:
+            self._deliver([reply])
+        except Exception:  # noqa: BLE001 - whatever it is, the others' last replies follow
+            _log.exception("The last reply to request %d was not delivered.", reply.id)
 
     def _break(self, fault: BaseException) -> None:
         """Refuse further requests, and end all present ones with the error."""
@@ -216,9 +233,3 @@ class Runner:
         with self._gate:
             self._refusal = refusal
         self._loop.abandon(refusal)
-        while not self._inbox.empty():
-            command = self._inbox.get()
-            if isinstance(command, Submit):
-                self._loop.refuse(command.request.id, refusal)
-            elif isinstance(command, Save | Embed | LoadAdapter | DropAdapter):
-                self._loop.refuse(command.id, refusal)

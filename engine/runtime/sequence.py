@@ -49,6 +49,7 @@ class SequenceState:
     started: float | None = None
     first_token: float | None = None
     strikes: int = 0
+    aborts: int = 0
 
     @property
     def pending(self) -> int:

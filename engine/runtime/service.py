@@ -513,10 +513,13 @@ class _Deliveries:
             queue = self._queues.get(reply.id)
             if queue is None:
                 continue  # its submission was interrupted, for example by Ctrl-C
-            queue.note(reply)
-            if reply.final:
-                # Before the reader learns of the end: its next prompt may follow at once.
-                self._settle(reply, queue)
+            try:
+                queue.note(reply)
+                if reply.final:
+                    # Before the reader learns of the end: its next prompt may follow at once.
+                    self._settle(reply, queue)
+            except Exception:  # noqa: BLE001 - whatever it is, this reader and the others are not kept waiting
+                _log.exception("A reply was delivered, but not counted or remembered.")
             queue.replies.put(reply)
             if reply.final:
                 queue.over.set()

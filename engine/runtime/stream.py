@@ -15,7 +15,7 @@ from engine.errors import RequestError
 from engine.events import Event, fold
 from engine.offloop import keep_awake
 from engine.runtime.logprobs import TokenLogprobs, described
-from engine.runtime.loop import contained
+from engine.runtime.replies import contained
 from engine.runtime.request import Reply, TurnRequest
 from engine.streams import TwoWayStream
 from engine.types import Answer_co, Completion, Logprobs, TokenLogprob

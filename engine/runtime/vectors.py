@@ -130,8 +130,7 @@ class VectorQueue:
             if job.id in self.jobs:  # behind the others, so that a long list delays no short one
                 self.jobs[job.id] = self.jobs.pop(job.id)
             if len(job.done) == len(job.texts) and self.cancel(job.id):
-                read = tuple(map(len, job.texts))
-                yield job.id, Vectors(b"".join(job.done), context.info.size, read, context.info.labels)
+                yield job.id, _whole(job, context.info)
         self._alone = False
 
     def _next(self, info: VectorInfo, most: int) -> Iterator[tuple[_Job, list[Sequence[int]]]]:
@@ -148,6 +147,13 @@ class VectorQueue:
                 yield job, texts
             if self._alone or len(job.done) + len(texts) < len(job.texts):
                 return
+
+
+def _whole(job: _Job, info: VectorInfo) -> Vectors | MemoryError:
+    try:
+        return Vectors(b"".join(job.done), info.size, tuple(map(len, job.texts)), info.labels)
+    except MemoryError as error:
+        return error
 
 
 def _shortened(request: Embed, index: int, longest: int) -> Sequence[int]:

@@ -47,7 +47,7 @@ MAX_ROOM_LINES = {
     "openai/": 2_690,
     "parsing/": 5_440,
     "remote/": 1_290,
-    "runtime/": 6_180,
+    "runtime/": 6_290,
     "template/": 5_090,
     "tools/": 1_500,
     "modules outside rooms": 7_980,
