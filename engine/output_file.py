@@ -24,8 +24,7 @@ _KINDS = {
     stat.S_IFBLK: "a device",
 }
 _NAME_LENGTH = 40
-_LOOKS = 100
-"""How often `resolved` looks at a file that others replace meanwhile."""
+_LOOKS = 100  # at a file that others replace meanwhile
 _LOCKED_BYTE = (1 << 31) - 1  # on Windows, where a lock covers bytes
 
 
@@ -51,8 +50,7 @@ def resolved(path: str | Path) -> Path:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(real.stat(follow_symlinks=False), found):
                 return real
-        # Another process has just replaced it, `realpath` could not read a link, or it is a descriptor of a file that
-        # was deleted.
+        # Another process has just replaced it, a link was not read, or it is a descriptor of a file that was deleted.
     raise OSError(errno.EINVAL, "it is a link to a file that has no name", str(path))
 
 
@@ -105,11 +103,17 @@ def replacing(path: str | Path, *, mode: int = 0o600) -> Generator[tuple[IO[byte
 
 def write_file(path: str | Path, *parts: bytes) -> None:
     """Replace a file by these bytes, whole or not at all. Only the user may read a file that is new. Raises OSError."""
+    with naming(path), replacing(path) as (file, _):
+        file.writelines(parts)
+
+
+@contextmanager
+def naming(path: str | Path) -> Generator[None]:
+    """Names the file in OSErrors of the block that name none, as those of reads and writes."""
     try:
-        with replacing(path) as (file, _):
-            file.writelines(parts)
+        yield
     except OSError as error:
-        error.filename = error.filename or str(path)  # a write does not know it
+        error.filename = error.filename or str(path)
         raise
 
 

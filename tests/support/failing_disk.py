@@ -66,12 +66,13 @@ class Disk:
         if (path := self.path(place, folder)) is None:
             return False
         with self._lock:
-            self.calls.append(call)
+            told = f"{call} {os.path.relpath(path, self._folder)}"
+            self.calls.append(told)
             number = len(self.calls)
             fails = number == self._at or (self.lasting and bool(self.failed))
             fails = fails and _concerns(self.error, call, lasting=self.lasting)
             if fails:
-                self.failed.append(f"{call} {os.path.relpath(path, self._folder)}")
+                self.failed.append(told)
         if fails and self.error != SHORT:
             raise OSError(self.error, os.strerror(self.error), *([] if call in _OF_DESCRIPTORS else [path]))
         return fails

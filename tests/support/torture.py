@@ -6,8 +6,10 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count as count_from
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,8 +51,15 @@ class Count:
     """What was wrong, in words."""
 
 
-def tortured(place: Place, errors: Iterable[int] = (*ERRORS, SHORT), lasts: Iterable[bool] = (False, True)) -> Count:
-    """Fail every call of a place, one after the other, until none is left."""
+def tortured(
+    place: Place,
+    errors: Iterable[int] = (*ERRORS, SHORT),
+    lasts: Iterable[bool] = (False, True),
+    *,
+    alike: bool = True,
+) -> Count:
+    """Fail every call of a place, one after the other, until none is left; without `alike` only the first of those that
+    do the same to the same file."""
     count = Count()
     with tempfile.TemporaryDirectory() as name:
         prepared = Path(os.path.realpath(name)) / "prepared"
@@ -59,21 +68,38 @@ def tortured(place: Place, errors: Iterable[int] = (*ERRORS, SHORT), lasts: Iter
         for error in errors:
             for lasting in lasts:
                 if error != SHORT or not lasting:
-                    _each_call(place, prepared, error, lasting, count)
+                    for at in count_from(1) if alike else _different(place, prepared):
+                        if not _reached(place, prepared, (at, error, lasting), count):
+                            break
     return count
 
 
-def _each_call(place: Place, prepared: Path, error: int, lasting: bool, count: Count) -> None:
-    at, is_reached = 0, True
-    while is_reached:
-        at += 1
-        folder = prepared.with_name("folder")
-        shutil.copytree(prepared, folder, symlinks=True)
+def _different(place: Place, prepared: Path) -> list[int]:
+    """Returns the numbers of the first calls of each kind and file."""
+    with _copied(prepared) as folder, failing(folder, 0, errno.EIO) as disk:
+        place.act(folder)
+    calls = [re.sub(r"\.\w{8}$", ".*", call) for call in disk.calls]
+    return sorted({call: number for number, call in reversed(list(enumerate(calls, 1)))}.values())
+
+
+def _reached(place: Place, prepared: Path, fault: tuple[int, int, bool], count: Count) -> bool:
+    """Act with a call that fails; returns whether there were so many calls."""
+    at, error, lasting = fault
+    with _copied(prepared) as folder:
         with failing(folder, at, error, lasting=lasting) as disk:
             ended, leaked = _acted(place, folder)
-        is_reached = len(disk.calls) >= at
         if disk.failed:
             _judge(place, folder, disk, ended, leaked, count)
+    return len(disk.calls) >= at
+
+
+@contextmanager
+def _copied(prepared: Path) -> Generator[Path]:
+    folder = prepared.with_name("folder")
+    shutil.copytree(prepared, folder, symlinks=True)
+    try:
+        yield folder
+    finally:
         shutil.rmtree(folder)
 
 
@@ -132,4 +158,13 @@ def _names(folder: Path) -> list[str]:
 
 
 def _descriptors() -> set[str]:
-    return {path.name for path in Path("/proc/self/fd").iterdir() if path.exists()}
+    """Those of files; sockets of a server are its own."""
+    links = ((path.name, _link(path)) for path in Path("/proc/self/fd").iterdir())
+    return {name for name, link in links if link.startswith("/")}
+
+
+def _link(path: Path) -> str:
+    try:
+        return str(path.readlink())
+    except FileNotFoundError:  # the folder's own
+        return ""
