@@ -393,10 +393,11 @@ def read(path: Path) -> Verdict | None:
 
 
 def write(path: Path, verdict: Verdict) -> None:
-    """Write a verdict completely or not at all, even if two processes write at once. A failure is not an error, it only
-    makes the next start slower."""
+    """Write a verdict whole or not at all. A failure is not an error, it only makes the next start slower."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_file():
+            path.unlink(missing_ok=True)  # a pipe, which `write_file` would leave there
         write_file(path, _RECORD.dump_json(verdict))
     except OSError as error:
         _log.info("the preflight's record %s could not be kept (%s)", path, error)

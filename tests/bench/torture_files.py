@@ -12,6 +12,7 @@ import argparse
 import errno
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,7 +44,8 @@ def main() -> int:
     given = parser.parse_args()
     errors = [*(getattr(errno, name) for name in given.errors), SHORT]
     with hub_places() as of_the_hub:
-        places = (*WRITTEN, *BATCHES, *FRAMES, *STATES, *of_the_hub, *RECORDS, *SESSIONS)
+        tables = FRAMES if find_spec("pyarrow") else ()
+        places = (*WRITTEN, *BATCHES, *tables, *STATES, *of_the_hub, *RECORDS, *SESSIONS)
         print("| place | calls failed | ended by name | went on | damaged | left behind | not deleted | left open |")
         print("|---|---|---|---|---|---|---|---|")
         chosen = [place for place in places if given.only in place.name]
