@@ -24,6 +24,7 @@ _KINDS = {
     stat.S_IFBLK: "a device",
 }
 _NAME_LENGTH = 40
+_LOOKS = 100  # at a file that others replace meanwhile
 _LOCKED_BYTE = (1 << 31) - 1  # on Windows, where a lock covers bytes
 
 
@@ -31,21 +32,26 @@ def resolved(path: str | Path) -> Path:
     """Returns the path of the file itself, with all links followed; it need not exist. Raises OSError for a directory,
     a FIFO, a device, and for a path that no file can have."""
     path = Path(path)
-    try:
-        real = Path(os.path.realpath(path))
-    except ValueError as error:  # a null character
-        raise OSError(errno.EINVAL, str(error), str(path)) from error
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return real
-    if not stat.S_ISREG(found.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
-        number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
-        raise OSError(number, f"it is {kind}, not a regular file", str(path))
-    if not real.exists() or not os.path.samestat(real.stat(), found):  # a descriptor of a file that was deleted
-        raise OSError(errno.EINVAL, "it is a link to a file that has no name", str(path))
-    return real
+    for _ in range(_LOOKS):
+        try:
+            real = Path(os.path.realpath(path))
+        except ValueError as error:  # a null character
+            raise OSError(errno.EINVAL, str(error), str(path)) from error
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            if not real.is_symlink():
+                return real
+            continue
+        if not stat.S_ISREG(found.st_mode):
+            kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+            number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
+            raise OSError(number, f"it is {kind}, not a regular file", str(path))
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(real.stat(follow_symlinks=False), found):
+                return real
+        # Another process has just replaced it, a link was not read, or it is a descriptor of a file that was deleted.
+    raise OSError(errno.EINVAL, "it is a link to a file that has no name", str(path))
 
 
 def identity(path: str | Path) -> Identity:
@@ -79,24 +85,36 @@ def replacing(path: str | Path, *, mode: int = 0o600) -> Generator[tuple[IO[byte
     the new one. Of a file with several names (hard links) only this name gets the new content. Raises OSError.
     """
     target = resolved(path)
-    number, name = tempfile.mkstemp(dir=target.parent, prefix=temporary_prefix(target))
+    new = tempfile.NamedTemporaryFile(dir=target.parent, prefix=temporary_prefix(target), delete=False)  # noqa: SIM115
+    name = Path(new.name)
     try:
-        with os.fdopen(number, "wb") as file:
-            yield file, Path(name)
-            file.flush()
+        with new:
+            yield new.file, name
+            new.flush()
             _keep_permissions(target, name, mode)
-            os.fsync(number)
-        Path(name).replace(target)
+            os.fsync(new.fileno())
+        name.replace(target)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the first error is the one to tell
+            name.unlink(missing_ok=True)
         raise
     sync_folder(target.parent)
 
 
 def write_file(path: str | Path, *parts: bytes) -> None:
     """Replace a file by these bytes, whole or not at all. Only the user may read a file that is new. Raises OSError."""
-    with replacing(path) as (file, _):
+    with naming(path), replacing(path) as (file, _):
         file.writelines(parts)
+
+
+@contextmanager
+def naming(path: str | Path) -> Generator[None]:
+    """Names the file in OSErrors of the block that name none, as those of reads and writes."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def lock(descriptor: int) -> bool:
@@ -117,8 +135,8 @@ def lock(descriptor: int) -> bool:
     return True
 
 
-def _keep_permissions(target: Path, name: str, mode: int) -> None:
-    if target.exists():
+def _keep_permissions(target: Path, name: Path, mode: int) -> None:
+    with contextlib.suppress(FileNotFoundError):
         old = target.stat()
         mode = stat.S_IMODE(old.st_mode)
         if os.name == "posix":
@@ -126,7 +144,7 @@ def _keep_permissions(target: Path, name: str, mode: int) -> None:
                 os.chown(name, -1, old.st_gid)
             except PermissionError:  # another group must not get the rights of this one
                 mode &= ~0o070
-    Path(name).chmod(mode)
+    name.chmod(mode)
 
 
 def sync_folder(folder: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Literal, Self, TypeAlias
 from pydantic import Field, ValidationError
 
 from engine.errors import RequestError
-from engine.output_file import write_file
+from engine.output_file import naming, write_file
 from engine.parts import Record, ResultPart, Text
 from engine.types import Message, MessagesLike
 
@@ -73,7 +73,9 @@ class Transcript(Record):
     def load(cls, path: str | Path) -> Self:
         """Read a transcript from a file. Raises RequestError for a file that is not a transcript, OSError for one that
         cannot be read."""
-        return cls.from_json(Path(path).read_bytes())
+        with naming(path):
+            data = Path(path).read_bytes()
+        return cls.from_json(data)
 
     def save(self, path: str | Path) -> None:
         """Write the transcript to a file. Whenever the process dies, the file holds either the old transcript or the

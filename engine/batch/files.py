@@ -4,6 +4,7 @@ no other; torn tails, outdated lines and failures of rows that later succeeded a
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from hashlib import file_digest
 from itertools import combinations, pairwise
@@ -70,13 +71,15 @@ class Files:
         """Close both files; empty ones are removed if this batch made them."""
         manifest = self._manifest
         empty = not self.errors.size and (manifest is None or kind is None)
-        try:
+        with ExitStack() as closing:
+            if kind is not None:
+                closing.enter_context(suppress(EngineError))  # the first error is the one to tell
+            closing.callback(self.out.close, remove_empty=self.out.created and manifest is None)
+            owned = self._owns_errors or self.errors.created
+            closing.callback(self.errors.close, remove_empty=empty and owned)
             if empty and manifest is not None:  # first, since another batch may make a file of that name afterwards
                 rest = tuple(name for name in manifest.errors if name != self._errors_name)
                 self._write(replace(manifest, errors=rest))
-        finally:
-            self.errors.close(remove_empty=empty and (self._owns_errors or self.errors.created))
-            self.out.close(remove_empty=self.out.created and manifest is None)
 
     @property
     def _errors_name(self) -> str:

@@ -2,6 +2,7 @@
 something stops it."""
 
 import json
+import shutil
 import sys
 import tempfile
 import threading
@@ -161,9 +162,24 @@ def run(rows: Any, out: Any = None, llm: Model | None = None, **options: Unpack[
     if not rows.shape[0]:
         return joined(rows, {name: [] for name in _added(_checked(options)).names})
     frames: list[Any] = []
-    with tempfile.TemporaryDirectory(prefix="llama-engine-batch-") as folder:
-        _ = _ran(rows, Path(folder) / "answers.jsonl", llm, options, lambda table: frames.append(table.joined(rows)))
+    with _temporary_folder() as folder:
+        _ = _ran(rows, folder / "answers.jsonl", llm, options, lambda table: frames.append(table.joined(rows)))
     return frames[0]
+
+
+@contextmanager
+def _temporary_folder() -> Generator[Path]:
+    """Yields a new folder, which is then deleted, as far as the system lets it."""
+    try:
+        folder = tempfile.mkdtemp(prefix="llama-engine-batch-")
+    except OSError as error:
+        raise EngineError(
+            f"A folder for the answers cannot be made ({error}). Set TMPDIR to another folder."
+        ) from error
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _ran(

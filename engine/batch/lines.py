@@ -61,7 +61,6 @@ class Lines:
         self._lock = threading.Lock()
         self.created = self._open()
         self._closed = False
-        self._end = self._synced = os.fstat(self._fd).st_size
 
     def _open(self) -> bool:
         """Open and lock the file; returns whether it is new."""
@@ -71,6 +70,7 @@ class Lines:
             _lock_file(self.path, self._fd)
             if not self._is_at_path():  # another process has just replaced or removed it
                 raise _taken(self.path)
+            self._end = self._synced = self._size()
             if created:
                 sync_folder(self.path.parent)
         except BaseException:
@@ -85,6 +85,7 @@ class Lines:
 
     @property
     def permissions(self) -> int:
+        """The rights of the file; raises OSError."""
         return os.fstat(self._fd).st_mode & 0o777
 
     def append(self, line: bytes) -> None:
@@ -117,19 +118,24 @@ class Lines:
     def check(self) -> None:
         """Raise EngineError if something else has deleted, replaced, cut or extended the file."""
         with self._lock:
-            if not self._is_at_path() or os.fstat(self._fd).st_size != self._end:
+            if not self._is_at_path() or self._size() != self._end:
                 raise changed(self.path)
 
     def _is_at_path(self) -> bool:
-        try:
-            return os.path.samestat(self.path.stat(follow_symlinks=False), os.fstat(self._fd))
-        except FileNotFoundError:
-            return False
+        with writing(self.path):
+            try:
+                return os.path.samestat(self.path.stat(follow_symlinks=False), os.fstat(self._fd))
+            except FileNotFoundError:
+                return False
 
-    def lines(self) -> Iterator[tuple[int, bytes]]:
+    def _size(self) -> int:
+        with writing(self.path):
+            return os.fstat(self._fd).st_size
+
+    def lines(self) -> Generator[tuple[int, bytes]]:
         """Yields the offset and the bytes of every line, also of one without its end. Raises EngineError if something
         else has the file's place."""
-        with self.reader() as file:
+        with writing(self.path), self.reader() as file:
             place = 0
             for line in file:
                 yield place, line
@@ -143,7 +149,7 @@ class Lines:
 
     def lines_at(self, places: Iterable[int]) -> Iterator[bytes]:
         """Yields the lines at these offsets."""
-        with self.reader() as file:
+        with writing(self.path), self.reader() as file:
             for place in places:
                 file.seek(place)
                 yield file.readline()
@@ -155,14 +161,16 @@ class Lines:
 
     def is_of_a_batch(self) -> bool:
         """Whether a batch may have written the file: a line of one is in it, or nothing but the beginning of a line."""
-        return any(
-            identity(line) is not None or (place == 0 and len(line) == self._end and is_torn_line(line))
-            for place, line in self.lines()
-        )
+        with contextlib.closing(self.lines()) as lines:
+            return any(
+                identity(line) is not None or (place == 0 and len(line) == self._end and is_torn_line(line))
+                for place, line in lines
+            )
 
     def cut(self) -> None:
         """Cut off what follows the last line end."""
-        whole = next((place for place, line in self.lines() if not line.endswith(b"\n")), self._end)
+        with contextlib.closing(self.lines()) as lines:
+            whole = next((place for place, line in lines if not line.endswith(b"\n")), self._end)
         if whole < self._end:
             os.ftruncate(self._fd, whole)
             os.fsync(self._fd)
@@ -186,15 +194,15 @@ class Lines:
                     _lock_file(path, fd)
             if fd is not None:
                 undo.pop_all()
-                os.close(self._fd)
-                self._fd = fd
-        self._end = self._synced = os.fstat(self._fd).st_size
+                old, self._fd = self._fd, fd
+                os.close(old)
+        self._end = self._synced = self._size()
 
     def close(self, *, remove_empty: bool = False) -> None:
         """Close the file; with `remove_empty` also remove it if it is empty."""
-        with self._lock:
+        with self._lock, writing(self.path):
             try:
-                if remove_empty and self._is_at_path() and not os.fstat(self._fd).st_size:
+                if remove_empty and self._is_at_path() and not self._size():
                     self.path.unlink()
             finally:
                 self._closed = True

@@ -6,15 +6,17 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Self, TypeAlias, cast
+from typing import IO, Any, Self, TypeAlias, TypeVar, cast
 
 from engine.batch.rows import dump
 from engine.batch.tabular import Frame, is_frame, of_file, of_frame
 from engine.errors import BatchInputError, RequestError
 from engine.output_file import Identity, identity
 
+Read = TypeVar("Read")
 RowsLike: TypeAlias = "str | Path | Iterable[Mapping[str, Any]] | Frame"
 
 
@@ -35,20 +37,22 @@ class Source:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        with suppress(OSError):  # all was read
+            self._file.close()
 
     def lines(self) -> Iterator[tuple[int, int, bytes]]:
         """Yields every line that is not blank: its number from 1 on, its offset, its bytes."""
-        self._file.seek(0)
-        offset = 0
-        for number, line in enumerate(self._file, 1):
-            if line.strip():
-                yield number, offset, line
-            offset += len(line)
+        with _reading(self.name):
+            self._file.seek(0)
+            offset = 0
+            for number, line in enumerate(self._file, 1):
+                if line.strip():
+                    yield number, offset, line
+                offset += len(line)
 
     def line(self, offset: int) -> bytes:
         """Returns the line at `offset`. May be called from any thread."""
-        with self._lock:
+        with self._lock, _reading(self.name):
             self._file.seek(offset)
             return self._file.readline()
 
@@ -76,24 +80,50 @@ def _opened(rows: RowsLike) -> tuple[str, tuple[str, ...] | None, IO[bytes]]:
         raise RequestError(f"rows must be a path, an iterable of dictionaries or a data frame, not a {kind}.")
     if isinstance(rows, str | Path):
         if str(rows) == "-":
-            return "standard input", None, _spooled(sys.stdin.buffer)
+            return "standard input", None, _spooled(_read(sys.stdin.buffer, "standard input"))
         path = Path(rows)
-        try:
-            if (table := of_file(path)) is not None:
-                return str(path), table.columns, _spooled(_dumped(table.rows))
-            return str(path), None, path.open("rb")
-        except OSError as error:
-            raise BatchInputError(f"{path} cannot be read ({error.strerror or error}). Correct the path.") from error
+        with _reading(path):
+            if (table := of_file(path)) is None:
+                return str(path), None, path.open("rb")
+        return str(path), table.columns, _spooled(_dumped(_read(table.rows, path)))
     return "the rows", None, _spooled(_dumped(cast("Iterable[object]", rows)))
 
 
-def _spooled(lines: Iterable[bytes]) -> IO[bytes]:
-    file = tempfile.TemporaryFile()  # noqa: SIM115 - `Source` closes it
+@contextmanager
+def _reading(path: str | Path) -> Generator[None]:
+    """Names the input in errors of the block."""
     try:
-        file.writelines(lines)
-    except BaseException:
-        file.close()
-        raise
+        yield
+    except OSError as error:
+        raise BatchInputError(f"{path} cannot be read ({error.strerror or error}). Correct the path.") from error
+
+
+def _read(rows: Iterable[Read], path: str | Path) -> Iterator[Read]:
+    with _reading(path):
+        yield from rows
+
+
+@contextmanager
+def _copying() -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BatchInputError(
+            f"The input cannot be copied to {tempfile.tempdir or 'a temporary folder'} ({error.strerror or error}). "
+            "Make room there, or set TMPDIR to another folder."
+        ) from error
+
+
+def _spooled(lines: Iterable[bytes]) -> IO[bytes]:
+    with ExitStack() as undo:
+        with _copying():
+            file = undo.enter_context(tempfile.TemporaryFile())
+        for line in lines:
+            with _copying():
+                file.write(line)
+        with _copying():
+            file.flush()
+        undo.pop_all()
     return file
 
 

@@ -101,6 +101,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             complain(str(error))
             give_up_output()
             return FAILED
+        except OSError as error:  # the system's refusal, such as of a folder that others may not read
+            complain(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}. Correct that first.")
+            return FAILED
         except Exception:  # noqa: BLE001 - reported here: Python's own traceback could send control codes
             complain_of_a_bug()
             return FAILED

@@ -5,8 +5,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def session(name: str) -> Generator[Path]:
         file = (place / f".{name}.lock").open("ab")
     except OSError as error:
         raise _unusable(place, error) from error
-    with file:
+    try:
         try:
             is_free = lock(file.fileno())
         except OSError as error:
@@ -91,6 +91,9 @@ def session(name: str) -> Generator[Path]:
                 f"The session {name} is open in another process; end that, or begin another: --session NAME."
             )
         yield place / f"{name}{_END}"
+    finally:
+        with suppress(OSError):  # nothing was written to it
+            file.close()
 
 
 def _unusable(place: Path, error: OSError) -> RequestError:
@@ -99,20 +102,24 @@ def _unusable(place: Path, error: OSError) -> RequestError:
 
 def last() -> str:
     """Returns the name of the session that was saved last. Raises RequestError if there is none."""
-    newest = max(_files(), key=lambda path: path.stat().st_mtime_ns, default=None)
-    if newest is None:
+    if not (files := _files()):
         raise RequestError(
             f"There is no session in {folder()} to continue; begin one: llama-engine chat --session NAME"
         )
-    return newest.name.removesuffix(_END)
+    return files[0][1].name.removesuffix(_END)
 
 
-def _files() -> Iterator[Path]:
-    """Yields the files of all sessions."""
-    place = folder()
-    for path in place.iterdir() if place.is_dir() else ():
-        if path.name.endswith(_END) and _NAME.fullmatch(path.name.removesuffix(_END)) and path.is_file():
-            yield path
+def _files() -> list[tuple[float, Path]]:
+    """Returns the files of all sessions and when they were saved, the last one first. Raises RequestError if the folder
+    cannot be read."""
+    place, found = folder(), list[tuple[float, Path]]()
+    try:
+        for path in place.iterdir() if place.is_dir() else ():
+            if path.name.endswith(_END) and _NAME.fullmatch(path.name.removesuffix(_END)) and path.is_file():
+                found.append((path.stat().st_mtime, path))
+    except OSError as error:
+        raise _unusable(place, error) from error
+    return sorted(found, reverse=True)
 
 
 def add_sessions(commands: Any) -> None:
@@ -125,7 +132,7 @@ def sessions(options: argparse.Namespace) -> int:
     """List the sessions, the one that was saved last first."""
     from engine.cli.screen import Screen, columns
 
-    rows = [_row(path) for path in sorted(_files(), key=lambda path: path.stat().st_mtime_ns, reverse=True)]
+    rows = [_row(saved, path) for saved, path in _files()]
     screen = Screen(sys.stdout)
     if options.json:
         screen.line(json.dumps(rows, indent=2))
@@ -143,9 +150,9 @@ def sessions(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _row(path: Path) -> dict[str, Any]:
+def _row(changed: float, path: Path) -> dict[str, Any]:
     """Returns what the list says of a session; `questions` is None for a file that cannot be read."""
-    time = datetime.fromtimestamp(path.stat().st_mtime).astimezone()
+    time = datetime.fromtimestamp(changed).astimezone()
     row = {"name": path.name.removesuffix(_END), "saved": f"{time:%Y-%m-%d %H:%M}", "path": str(path)}
     try:
         saved = read(path)

@@ -13,6 +13,7 @@ from engine.diagnose.preflight import ChildFaultError, Verdict
 from engine.errors import EngineError, EngineWarning, ModelLoadError
 from engine.llama.footprint import cells_of, estimate
 from engine.llama.gguf import GgufFile
+from engine.llama.gguf_header import reading
 from engine.llama.projector_file import ProjectorFile
 from engine.runtime.config import ContextOptions, ModelOptions
 
@@ -56,7 +57,8 @@ def try_file(
     model = replace(reduced, check_memory=model.check_memory)
     threads = None if file.weights > _SMALL else 1
     small = replace(small, n_threads=threads, n_threads_batch=None, check_memory=context.check_memory)
-    stats: list[object] = [(str(part.resolve()), part.stat().st_size, part.stat().st_mtime_ns) for part in parts]
+    with reading(tried):
+        stats: list[object] = [(str(part.resolve()), part.stat().st_size, part.stat().st_mtime_ns) for part in parts]
     if projector is not None:
         stats.append(repr(projector.options))
     if head:

@@ -19,7 +19,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -35,6 +34,7 @@ from engine.errors import EngineError, EngineWarning
 from engine.llama.lib import tried
 from engine.llama.own_library import TESTED_VERSION, VARIABLE
 from engine.llama.rope import YARN
+from engine.output_file import write_file
 from engine.runtime.config import CACHE_TYPES, ContextOptions, ModelOptions
 
 Outcome: TypeAlias = Literal["sound", "remedied", "faulty", "unknown"]
@@ -393,12 +393,11 @@ def read(path: Path) -> Verdict | None:
 
 
 def write(path: Path, verdict: Verdict) -> None:
-    """Write a verdict completely or not at all, even if two processes write at once. A failure is not an error, it only
-    makes the next start slower."""
+    """Write a verdict whole or not at all. A failure is not an error, it only makes the next start slower."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(_RECORD.dump_json(verdict))
-        Path(file.name).replace(path)
+        if not path.is_file():
+            path.unlink(missing_ok=True)  # a pipe, which `write_file` would leave there
+        write_file(path, _RECORD.dump_json(verdict))
     except OSError as error:
         _log.info("the preflight's record %s could not be kept (%s)", path, error)

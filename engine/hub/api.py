@@ -115,7 +115,7 @@ def _info(repo: str, revision: str | None) -> dict[str, object]:
     any time."""
     at = f"/revision/{quote(revision, safe='')}" if revision else ""
     url = f"{constants.ENDPOINT}/api/models/{repo}{at}?blobs=true"
-    headers = {**build_hf_headers(library_name=_US), "Accept-Encoding": "identity"}
+    headers = _headers()
     with (
         _own_errors(repo, revision),
         get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_ETAG_TIMEOUT) as response,
@@ -192,11 +192,7 @@ def blob(repo: str, commit: str, path: str) -> Blob:
 def opened(file: Blob, start: int, stop: int) -> Generator[tuple[int, Iterator[bytes]]]:
     """Yields the position of the first byte and the bytes in pieces, from `start` to before `stop`; the position is 0
     if the server sends the whole file instead. Raises as `listing` does, also while the pieces are read."""
-    headers = {
-        **build_hf_headers(library_name=_US),
-        "Accept-Encoding": "identity",
-        "Range": f"bytes={start}-{stop - 1}",
-    }
+    headers = {**_headers(), "Range": f"bytes={start}-{stop - 1}"}
     url, seconds = _url(file.repo, file.commit, file.path), constants.HF_HUB_DOWNLOAD_TIMEOUT
     with (
         _own_errors(file.repo, file.commit, file.path),
@@ -211,6 +207,15 @@ def opened(file: Blob, start: int, stop: int) -> Generator[tuple[int, Iterator[b
         if bounds is None or int(bounds[1]) != start or bounds[2] not in ("*", str(file.size)):
             raise _no_hub(f"Content-Range {sent!r} of {file.path} for the bytes from {start:,} of {file.size:,}")
         yield start, response.iter_raw()
+
+
+def _headers() -> dict[str, str]:
+    try:
+        return {**build_hf_headers(library_name=_US), "Accept-Encoding": "identity"}
+    except OSError as error:
+        raise ModelLoadError(
+            f"The token for the Hub cannot be read ({error}). Correct that, or set HF_TOKEN."
+        ) from error
 
 
 def endpoint() -> str:

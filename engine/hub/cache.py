@@ -1,9 +1,10 @@
 """The Hub's cache: the files of a repository at a commit, all models, and how they are removed."""
 
-import os
+import errno
 import re
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +13,13 @@ from engine.hub import api
 from engine.hub.api import Listing
 from engine.hub.names import Name
 from engine.hub.variants import File, Variant, is_meant, variants_of
+from engine.output_file import replacing
 
 MAIN = "main"
 COMPANION = "tokenizer_config.json"
 UNFINISHED = ".incomplete"  # what `hf cache prune` looks for, too
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,25 @@ class CachedModel:
     def quantization(self) -> str:
         """The quantisation in the file's name."""
         return self.variant.quantization if self.variant else ""
+
+
+@contextmanager
+def on_disk() -> Generator[None]:
+    """Raise errors of the disk as ModelLoadError."""
+    try:
+        yield
+    except OSError as error:
+        directory, reason = api.cache_directory(), error.strerror or str(error)
+        if error.errno in _FULL:
+            raise ModelLoadError(
+                f"The disk of {directory} is full ({reason}). The part downloaded so far is kept: free some space "
+                "(`llama-engine models list` shows the models there) and call again to go on; or set HF_HOME to a "
+                "directory on another disk."
+            ) from error
+        raise ModelLoadError(
+            f"The Hub's cache, {directory}, cannot be used ({reason}: {error.filename or 'no file named'}). Correct "
+            "its permissions, or set HF_HOME to a directory that can be written."
+        ) from error
 
 
 def is_commit(revision: str | None) -> bool:
@@ -73,11 +95,13 @@ def is_here(repo: str, commit: str, variant: Variant) -> bool:
     return all(is_whole(path_of(repo, commit, file), file.size) for file in variant.files)
 
 
+@on_disk()
 def is_whole(path: Path, size: int | None) -> bool:
     """Whether a file is there and has this size."""
     return path.is_file() and size in (None, path.stat().st_size)
 
 
+@on_disk()
 def snapshot(repo: str, revision: str | None) -> Listing | None:
     """Returns the cached files at a revision, as far as known without asking the Hub; None if there are none."""
     commit = revision if is_commit(revision) else known_commit(repo, revision or MAIN)
@@ -94,11 +118,11 @@ def remember(repo: str, revision: str | None, commit: str) -> None:
         return
     path = _reference(repo, revision or MAIN)
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f"{path.name}.{os.getpid()}.new")
-    new.write_text(commit, encoding="ascii")
-    new.replace(path)
+    with replacing(path, mode=0o644) as (file, _):
+        file.write(commit.encode())
 
 
+@on_disk()
 def models() -> list[CachedModel]:
     """Returns the GGUF models in the cache, and unfinished downloads, sorted by name."""
     found: dict[tuple[Path, ...], CachedModel] = {}
@@ -186,6 +210,7 @@ def _reference(repo: str, revision: str) -> Path:
     return api.repository_directory(repo) / "refs" / revision
 
 
+@on_disk()
 def known_commit(repo: str, revision: str) -> str | None:
     """Returns the commit that a branch or tag was at when the Hub was last asked."""
     path = _reference(repo, revision)

@@ -5,7 +5,6 @@ compares only the length. Here an unfinished file stays beside the cache's blobs
 over HTTP even where the Hub offers Xet, which cannot resume.
 """
 
-import errno
 import hashlib
 import os
 import shutil
@@ -28,7 +27,6 @@ _REQUEST = 16 << 30  # bytes of one request: content networks refuse to send mor
 _PIECE = 1 << 20
 _POLL = 0.5  # seconds between looks at a file that another process downloads
 _UNFINISHED = f".llama-engine{cache.UNFINISHED}"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 At = Callable[[int], None]
 
@@ -38,13 +36,14 @@ def unfinished_size(blob: Blob) -> int:
     if cache.is_whole(_stored(blob), blob.size):
         return blob.size
     path = _unfinished(blob)
-    return min(path.stat().st_size, blob.size) if path.is_file() else 0
+    with cache.on_disk():
+        return min(path.stat().st_size, blob.size) if path.is_file() else 0
 
 
 def check_room(missing: int) -> None:
     """Raise ModelLoadError if `missing` bytes do not fit on the cache's disk."""
     directory = api.cache_directory()
-    with on_disk():
+    with cache.on_disk():
         directory.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(directory).free
     if missing > free:
@@ -62,7 +61,7 @@ def download(blob: Blob, at: At, waiting: Callable[[], None]) -> Path:
     Raises ModelLoadError; the bytes received so far are kept, and the next call continues after them.
     """
     path = cache.path_of(blob.repo, blob.commit, File(blob.path))
-    with on_disk(), _alone(blob, at, waiting):
+    with cache.on_disk(), _alone(blob, at, waiting):
         if not cache.is_whole(path, blob.size):  # another process may have been sooner
             if not cache.is_whole(_stored(blob), blob.size):
                 _complete(blob, at)
@@ -70,25 +69,6 @@ def download(blob: Blob, at: At, waiting: Callable[[], None]) -> Path:
         _unfinished(blob).unlink(missing_ok=True)
     at(blob.size)
     return path
-
-
-@contextmanager
-def on_disk() -> Generator[None]:
-    """Raise errors of the disk as ModelLoadError."""
-    try:
-        yield
-    except OSError as error:
-        directory, reason = api.cache_directory(), error.strerror or str(error)
-        if error.errno in _FULL:
-            raise ModelLoadError(
-                f"The disk of {directory} is full ({reason}). The part downloaded so far is kept: free some space "
-                "(`llama-engine models list` shows the models there) and call again to go on; or set HF_HOME to a "
-                "directory on another disk."
-            ) from error
-        raise ModelLoadError(
-            f"The Hub's cache, {directory}, cannot be used ({reason}: {error.filename or 'no file named'}). Correct "
-            "its permissions, or set HF_HOME to a directory that can be written."
-        ) from error
 
 
 @contextmanager

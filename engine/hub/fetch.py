@@ -265,5 +265,5 @@ def _patiently(ask: Callable[[], T]) -> T:
 def _remember(found: Found) -> None:
     try:
         cache.remember(found.repo, found.revision, found.commit)
-    except OSError as error:  # a cache that can only be read
+    except (OSError, ModelLoadError) as error:  # a cache that can only be read
         _log.debug("The commit cannot be recorded in the cache: %s", error)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import ModelLoadError
 from engine.llama.gguf import check_is_file, check_whole
-from engine.llama.gguf_header import Header, Tensor, damaged, read_header, tensor_type_name
+from engine.llama.gguf_header import Header, Tensor, damaged, read_header, reading, tensor_type_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,7 +43,9 @@ class AdapterFile:
 def read_adapter(path: str | Path) -> AdapterFile:
     """Read an adapter's header and digest. Raises ModelLoadError if it is not a complete LoRA adapter in GGUF."""
     file = Path(path).expanduser().absolute()
-    if file.is_dir() or file.suffix in (".safetensors", ".bin"):
+    with reading(file):
+        is_folder = file.is_dir()
+    if is_folder or file.suffix in (".safetensors", ".bin"):
         raise ModelLoadError(f"{file} is not GGUF; convert the adapter with llama.cpp's convert_lora_to_gguf.py.")
     check_is_file(file)
     header = read_header(file)
@@ -54,7 +56,7 @@ def read_adapter(path: str | Path) -> AdapterFile:
         raise ModelLoadError(f"{file} is {what}; pass a LoRA adapter in GGUF.")
     tensors = header.tensors
     invocation = header.integers(_INVOCATION, -1) if header.count(_INVOCATION) else ()
-    with file.open("rb") as data:
+    with reading(file), file.open("rb") as data:
         digest = hashlib.file_digest(data, "sha256").hexdigest()
     return AdapterFile(
         path=file,

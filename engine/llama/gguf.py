@@ -14,7 +14,16 @@ from typing import NamedTuple
 
 from engine.errors import ModelLoadError
 from engine.llama.gguf_charsmap import check_charsmap
-from engine.llama.gguf_header import TOKEN_TYPES, Header, Tensor, damaged, file_type_name, read_header, tensor_type_name
+from engine.llama.gguf_header import (
+    TOKEN_TYPES,
+    Header,
+    Tensor,
+    damaged,
+    file_type_name,
+    read_header,
+    reading,
+    tensor_type_name,
+)
 from engine.llama.gguf_rules import MAX_LAYERS, verified
 
 # Architectures that encode text, or are parts of a model; llama.cpp loads them and then cannot generate.
@@ -181,9 +190,9 @@ def sample_digest(model: GgufFile) -> str:
     """Returns a SHA-256 (hex) over the sizes of all parts and samples spread over them; reads a few MiB of any file."""
     digest = hashlib.sha256()
     for part in model.parts:
-        size = part.stat().st_size
-        digest.update(size.to_bytes(8, "little"))
-        with part.open("rb") as file:
+        with reading(part), part.open("rb") as file:
+            size = part.stat().st_size
+            digest.update(size.to_bytes(8, "little"))
             for index in range(_SAMPLES):
                 file.seek(size * index // _SAMPLES)
                 digest.update(file.read(_SAMPLE))
@@ -229,7 +238,8 @@ def _parts(file: Path, header: Header) -> tuple[Path, ...]:
             f"<name>-00001-of-{count:05d}.gguf and so on, as they were published."
         )
     parts = tuple(file.with_name(f"{match['stem']}-{number:05d}-of-{count:05d}.gguf") for number in range(1, count + 1))
-    missing = [part.name for part in parts if not part.is_file()]
+    with reading(file):
+        missing = [part.name for part in parts if not part.is_file()]
     if missing:
         raise ModelLoadError(
             f"{file} has {count} parts, but {', '.join(missing)} is missing; put all of them into {file.parent}."

@@ -9,7 +9,8 @@ llama.cpp reads texts as C strings, so text after a NUL is ignored here too.
 import math
 import mmap
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, cast
@@ -182,13 +183,19 @@ class Header:
 def read_header(file: Path) -> Header:
     """Read the header of a file. Raises ModelLoadError if it is not GGUF, of another version or byte order, cut off or
     damaged."""
-    try:
+    with reading(file), file.open("rb") as handle:
         size = file.stat().st_size
-        with file.open("rb") as handle:
-            if size < _SHORTEST:
-                raise _not_gguf(file, handle.read(4), size)
-            with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _Reader(file, data, size).header()
+        if size < _SHORTEST:
+            raise _not_gguf(file, handle.read(4), size)
+        with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _Reader(file, data, size).header()
+
+
+@contextmanager
+def reading(file: Path) -> Generator[None]:
+    """Raises OSErrors of the block as ModelLoadError."""
+    try:
+        yield
     except OSError as error:
         raise ModelLoadError(f"{file} cannot be read ({error.strerror}); check its permissions.") from error
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from engine.errors import ModelLoadError, shown
 from engine.llama.gguf import check_is_file, check_whole
-from engine.llama.gguf_header import Header, read_header
+from engine.llama.gguf_header import Header, read_header, reading
 from engine.media import MediaKind
 from engine.runtime.config import ContextOptions, MediaOptions
 
@@ -76,7 +76,7 @@ class ProjectorFile:
     @cached_property
     def digest(self) -> bytes:
         """SHA-256 of the whole file."""
-        with self.path.open("rb") as data:
+        with reading(self.path), self.path.open("rb") as data:
             return hashlib.file_digest(data, "sha256").digest()
 
     def widened(self, context: ContextOptions) -> ContextOptions:

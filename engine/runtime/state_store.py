@@ -166,7 +166,7 @@ class StateStore:
                 write.result()
 
     def clear(self) -> None:
-        """Forget all states in memory, and delete those on disk."""
+        """Forget all states in memory, and delete those on disk. Raises RequestError if one cannot be deleted."""
         self.flush()
         with self._lock:
             self._states.clear()
@@ -238,7 +238,7 @@ class _Folder:
         try:
             saved = read_state(path, origin)
         except RequestError as error:
-            if path.exists():
+            if _size(path) is not None:
                 _log.warning("A state is not used, and deleted: %s", error)
                 _unlink(path)
             return None
@@ -263,13 +263,20 @@ class _Folder:
             _log.warning("A state was not written to %s: %s", folder, error)
 
     def clear(self) -> None:
-        with self._locked():
-            for path in self._files():
-                _unlink(path)
+        try:
+            with self._locked():
+                for path in self._files():
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            raise RequestError(f"The states in {self._path} cannot be deleted ({error}); delete the folder.") from error
 
     def sizes(self) -> tuple[int, int]:
-        """Returns the number of files and their bytes."""
-        sizes = [size for path in self._files() if (size := _size(path)) is not None]
+        """Returns the number of files and their bytes; of a folder that cannot be read, none."""
+        try:
+            sizes = [size for path in self._files() if (size := _size(path)) is not None]
+        except OSError as error:
+            _log.warning("The states in %s cannot be read: %s", self._path, error)
+            return 0, 0
         return len(sizes), sum(sizes)
 
     def _make_room(self, size: int) -> None:

@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -85,6 +86,25 @@ def test_a_descriptor_without_a_name_is_refused(tmp_path: Path) -> None:
         (tmp_path / "x").unlink()
         with pytest.raises(OSError, match="a file that has no name"):
             resolved(f"/dev/fd/{file.fileno()}")
+
+
+def test_a_file_that_others_replace_all_the_time_is_found(tmp_path: Path) -> None:
+    path, stop = tmp_path / "x", threading.Event()
+    path.touch()
+
+    def replace() -> None:
+        while not stop.is_set():
+            new = path.with_name("new")
+            new.touch()
+            new.replace(path)
+
+    other = threading.Thread(target=replace)
+    other.start()
+    try:
+        assert {resolved(path) for _ in range(2_000)} == {path.resolve()}
+    finally:
+        stop.set()
+        other.join()
 
 
 def test_an_error_leaves_the_old_file_and_nothing_beside(tmp_path: Path) -> None:
