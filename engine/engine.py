@@ -124,8 +124,9 @@ class Engine(ManyAnswers):
         - `preflight`: try these options in a child first, and adapters, the projector, and the file unless its header
           shows that it is safe: so a native fault does not end this process. Default: True.
         - `trust_template`: render the model's own template here, not in a child with limits. Default: False.
-        - `isolated`: run the model in a child: a later native fault ends only that (requests fail with EngineError),
-          and Python threads here do not slow it; logits processors must then be module-level functions. Default: False.
+        - `isolated`: run the model in a child: a later native fault ends only that, and it is started again (requests
+          that had shown a part of their answer fail with EngineError); Python threads here do not slow it; logits
+          processors must then be module-level functions. Default: False.
         - `progress`: gets 0.0 to 1.0, in another thread; False stops the load.
 
         `aload` is the same for an event loop. Raises ModelLoadError for a file that is no chat model or does not fit

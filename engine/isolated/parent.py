@@ -14,28 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Self
 
-from engine.child import Child, ChildGoneError
+from engine.child import ChildGoneError
 from engine.deadlines import call_later
 from engine.errors import EngineError, ModelLoadError, RequestError
-from engine.isolated.answers import decoded
-from engine.isolated.protocol import (
-    Channel,
-    Drop,
-    Failed,
-    Line,
-    Load,
-    Loading,
-    Open,
-    Opened,
-    Parcel,
-    Parts,
-    Read,
-    Start,
-    ending,
-    refusal,
-)
+from engine.isolated.ledger import Ledger, Owed
+from engine.isolated.link import AGAIN, Link
+from engine.isolated.protocol import Drop, Load, Open, Opened, Parcel, Parts, Read, Start, ending, refusal
 from engine.llama.lib import library
 from engine.llama.lifetime import Shared
 from engine.llama.model import ModelInfo
@@ -45,58 +31,26 @@ from engine.media import Media
 from engine.runtime.adapters import DropAdapter, LoadAdapter
 from engine.runtime.config import ContextOptions, LoopOptions, ModelOptions
 from engine.runtime.media import MOST_ROWS, Part, Unit
-from engine.runtime.request import Cancel, Command, EndReasoning, Reply, Save, TurnRequest, Unpin
+from engine.runtime.request import Cancel, EndReasoning, Reply, Save, TurnRequest, Unpin
 from engine.runtime.state_file import Origin
 from engine.runtime.vectors import Embed
 
-_Answer = TypeVar("_Answer")
 _log = logging.getLogger("engine.isolation")
 _GRACE = 1.0
 """Seconds that a child has, after a deadline or after `close`, to report how its requests ended."""
+_MOST_DEATHS = 5
+"""Deaths in a row, without an answer between them, after which no other child is started."""
+_WHILE = {
+    True: "while it wrote this answer; the model is loaded again by itself, so ask again",
+    False: "twice over this request, which is not sent again; the model is loaded again by itself",
+}
 _LOGGERS = ("engine", "engine.llama", "engine.runner")
-
-
-class _Link:
-    """The child and both directions of communication. Only one thread at a time may call `receive`."""
-
-    def __init__(self) -> None:
-        self.child = Child("engine.isolated.worker", "The model's process", "load with isolated=False", as_here=True)
-        self.orders = Channel(self.child.orders)
-        weakref.finalize(self, self.orders.close)
-
-    def send(self, order: object) -> None:
-        """Queue an order. Raises EngineError in a fork of this process. If the child is gone, `receive` raises the
-        error."""
-        self.child.check_owner()
-        self.orders.send(pickle.dumps(order, pickle.HIGHEST_PROTOCOL))
-
-    def receive(self) -> Any:
-        """Returns the next reply. Raises EngineError if the child is gone, or if its reply cannot be read."""
-        while True:
-            try:
-                answer = decoded(self.child.receive())
-            except ChildGoneError as error:
-                raise EngineError(f"{str(error).removesuffix('.')}; load the model again.") from error
-            except Exception as error:
-                self.child.kill()
-                message = f"The model's process sent an unreadable reply ({type(error).__name__}: {error})"
-                raise EngineError(f"{message}; load the model again.") from error
-            if not isinstance(answer, Line):
-                return answer
-            logger = logging.getLogger(answer.logger)
-            if logger.isEnabledFor(answer.level):
-                logger.handle(logger.makeRecord(answer.logger, answer.level, "", 0, answer.text, (), None))
-
-    def close(self) -> None:
-        """Let the child end, and kill it if it does not; may be called twice."""
-        self.orders.close()
-        self.child.close()
 
 
 class IsolatedModel:
     """Weights, loaded in a child process; their vocabulary is loaded in this process too."""
 
-    def __init__(self, link: _Link, info: ModelInfo) -> None:
+    def __init__(self, link: Link, info: ModelInfo) -> None:
         self._link = link
         self._info = info
         self._vocabulary = _Vocabulary(info.path)
@@ -113,17 +67,15 @@ class IsolatedModel:
     ) -> Self:
         """Load the weights, and those of a draft model or of the model's own head. Raises what `Model.load`
         and `check_draft` raise, and EngineError if the child dies."""
-        link = _Link()
+        link = Link()
         try:
             level = min(logging.getLogger(name).getEffectiveLevel() for name in _LOGGERS)
-            link.send(Load(Path(path), options, level, progress is not None, draft, head))
-            while isinstance(answer := link.receive(), Loading):
-                if progress is not None and progress(answer.fraction) is False:
-                    raise ModelLoadError(f"Loading {path} was stopped by its progress callback.")
-            return cls(link, _expected(ModelInfo, answer))
-        except BaseException:
+            return cls(link, link.load(Load(Path(path), options, level, progress is not None, draft, head), progress))
+        except BaseException as error:
             link.child.kill()
             link.close()
+            if isinstance(error, ChildGoneError):
+                raise _to_load_again(error) from error
             raise
 
     @property
@@ -142,8 +94,11 @@ class IsolatedModel:
     ) -> "IsolatedContext":
         """Make the child's only context, with a projector if there is one, and the draft model's. Raises what
         `Model.backend` raises, and EngineError if the child dies."""
-        self._link.send(Open(options or ContextOptions(), draft, projector))
-        return IsolatedContext(self._link, self.vocab, _expected(Opened, self._link.receive()))
+        try:
+            opened = self._link.open(Open(options or ContextOptions(), draft, projector))
+        except ChildGoneError as error:
+            raise _to_load_again(error) from error
+        return IsolatedContext(self._link, self.vocab, opened)
 
     def close(self) -> None:
         """Free the child and the vocabulary; may be called twice."""
@@ -174,7 +129,7 @@ class _Vocabulary:
 class IsolatedContext:
     """What a service needs to know about the child's context."""
 
-    def __init__(self, link: _Link, vocab: LlamaVocab, opened: Opened) -> None:
+    def __init__(self, link: Link, vocab: LlamaVocab, opened: Opened) -> None:
         self._link = link
         self.vocab = vocab
         self.info = opened.info
@@ -182,7 +137,7 @@ class IsolatedContext:
 
     def runner(self, deliver: Callable[[Sequence[Reply]], None], options: LoopOptions) -> "IsolatedRunner":
         """Start the loop in the child."""
-        self._link.send(Start(options))
+        self._link.start(Start(options))
         return IsolatedRunner(self._link, deliver)
 
 
@@ -190,54 +145,56 @@ class IsolatedRunner:
     """The runner in the child, with the methods of `Runner`: submits requests, and delivers replies in a thread of its
     own.
 
-    Ends here what the child does not end in time: a request whose deadline is over, and all requests on `close`.
+    If the child dies, another one takes its place: with its adapters, without its prefixes and pins. Requests that have
+    shown nothing are sent again. Ends here what a child does not end: those that have shown something, a request
+    whose deadline is over, and all requests on `close`.
     """
 
-    def __init__(self, link: _Link, deliver: Callable[[Sequence[Reply]], None]) -> None:
+    def __init__(self, link: Link, deliver: Callable[[Sequence[Reply]], None]) -> None:
         self._link = link
         self._deliver = deliver
-        self._waiting: dict[int, _Kept] = {}
-        self._reads = itertools.count(-1, -1)  # the service's ids are positive
+        self._ledger = Ledger()
+        self._adapters: list[LoadAdapter] = []
+        self._sources: weakref.WeakValueDictionary[int, _Source] = weakref.WeakValueDictionary()
+        self._own_ids = itertools.count(-1, -1)  # the service's ids are positive
         self._gate = threading.Lock()
         self._delivering = threading.Lock()
         self._refusal: EngineError | None = None
         self._closed = False
-        self._thread = threading.Thread(target=self._read, name="llama-engine", daemon=True)
+        self._serves = True
+        self._deaths = 0
+        self._thread = threading.Thread(target=self._run, name="llama-engine", daemon=True)
         self._thread.start()
 
     def submit(self, request: TurnRequest) -> None:
-        """Accept a request. Raises EngineError after `close`, or when the child died; RequestError if the request
+        """Accept a request. Raises EngineError after `close`, or when the engine is broken; RequestError if the request
         cannot be pickled."""
         checked = getattr(request.parser, "checked", None)
-        parcel = Parcel(request.id, _pickled(request))
-        self._accept(parcel, request.id, _Kept(None if checked is None else checked()), request.deadline)
+        owed = Owed(request.id, Parcel(request.id, _pickled(request)), None if checked is None else checked())
+        self._accept(owed, request.deadline)
 
     def save(self, id_: int, pin: int) -> None:
         """Ask for the state of the prefix that request `pin` pinned. Raises EngineError like `submit`."""
-        self._accept(Save(id_, pin), id_, _Kept())
+        self._accept(Owed(id_, Save(id_, pin)))
 
     def embed(self, request: Embed) -> None:
         """Ask for vectors. Raises EngineError like `submit`."""
-        self._accept(request, request.id, _Kept())
+        self._accept(Owed(request.id, request))
 
     def change_adapters(self, order: LoadAdapter | DropAdapter) -> None:
         """Ask for an adapter to be loaded or dropped in the child. Raises EngineError like `submit`."""
-        self._accept(order, order.id, _Kept())
+        self._accept(Owed(order.id, order))
 
     def read(self, media: Media) -> Sequence[Part]:
         """Returns a picture or a sound as the model reads it, read by the child. Raises what `LlamaProjector.read`
         raises, and EngineError like `submit`."""
-        id_, answers = next(self._reads), SimpleQueue[list[Part] | Reply]()
-        self._accept(Read(id_, media), id_, _Kept(answer=answers.put))
-        answer = answers.get()
-        if not isinstance(answer, Reply):
-            return answer
-        raise answer.error or EngineError("The engine was closed before the picture or sound was read.")
-
-    def _unit(self, unit: Unit) -> Unit:
-        if not 0 < unit.rows <= MOST_ROWS:  # each row becomes a number here
-            raise EngineError(f"The model's process reports a picture or sound of {unit.rows} rows. Load it again.")
-        return replace(unit, source=_Chunk(unit.source, lambda number: self._tell(Drop(number))))
+        order = Read(next(self._own_ids), media)
+        source = self._sources[order.id] = _Source(order, lambda: self._tell(Drop(order.id)))
+        self._accept(Owed(order.id, order, answer=source.take))
+        answer = source.answers.get()
+        if isinstance(answer, Reply):
+            raise answer.error or EngineError("The engine was closed before the picture or sound was read.")
+        return [_here(part, source) if isinstance(part, Unit) else part for part in answer.parts]
 
     def unpin(self, id_: int) -> None:
         """Allow what a request pinned to be forgotten."""
@@ -253,7 +210,7 @@ class IsolatedRunner:
 
     @property
     def closed(self) -> bool:
-        """Whether `submit` refuses requests: after `close`, or when the child died."""
+        """Whether `submit` refuses requests: after `close`, or when the engine is broken."""
         return self._refusal is not None
 
     def close(self) -> None:
@@ -261,111 +218,203 @@ class IsolatedRunner:
         with self._gate:
             self._closed = True
             self._refusal = self._refusal or EngineError("The engine is closed; load it again.")
-        self._link.orders.close()  # which tells the child to end
+        self._link.shut()  # which tells the child to end
         if threading.current_thread() is not self._thread:
             self._thread.join(_GRACE)
             if self._thread.is_alive():
                 self._link.child.kill()
                 self._thread.join()
 
-    def _tell(self, order: Command | Drop) -> None:
-        if self._link.child.is_ours and not self._closed:
-            self._link.send(order)
+    def _tell(self, order: Cancel | EndReasoning | Unpin | Drop) -> None:
+        """Send an order that needs no reply. Takes no lock, since a destructor may call it anywhere."""
+        if (owed := self._ledger.get(order.id)) is not None:
+            owed.told.append(order)
+            owed.is_cancelled = owed.is_cancelled or isinstance(order, Cancel)
+        orders = self._link.orders  # before the question whether this child serves: never those of one that is set up
+        if self._serves and self._link.child.is_ours and not self._closed:
+            orders.send(pickle.dumps(order, pickle.HIGHEST_PROTOCOL))
 
-    def _accept(self, order: Parcel | Read | Command, id_: int, kept: "_Kept", deadline: float | None = None) -> None:
+    def _accept(self, owed: Owed, deadline: float | None = None) -> None:
         self._link.child.check_owner()
         with self._gate:
             if self._refusal is not None:
                 raise self._refusal
             if deadline is not None:
-                kept = kept._replace(forget=call_later(deadline + _GRACE, lambda: self._expired(id_)))
-            self._waiting[id_] = kept
-        self._link.send(order)
+                owed.forget = call_later(deadline + _GRACE, lambda: self._expired(owed.id))
+            self._ledger.add(owed)
+            self._send_due()
 
-    def _read(self) -> None:
+    def _send_due(self) -> None:
+        """Send what is due, with what was told about it. The caller holds the gate."""
+        for owed in self._ledger.due() if self._serves else ():
+            for order in (owed.order, *owed.told):
+                self._link.send(order)
+
+    def _run(self) -> None:
         try:
             while True:
-                replies: list[Reply | Parts] = self._link.receive()
+                try:
+                    replies: list[Reply | Parts] = self._link.receive()
+                except ChildGoneError as error:
+                    self._begin_again(error)
+                    continue
                 with self._delivering:
                     self._deliver([completed for reply in replies for completed in self._completed(reply)])
+                self._withdraw()
         except EngineError as error:
             self._over(error)
         except BaseException as fault:  # noqa: BLE001 - whatever broke it, all waiting requests must end
             _log.error("The thread that reads from the model's process broke.", exc_info=fault)
             self._link.child.kill()
-            self._over(EngineError(f"The engine broke ({type(fault).__name__}: {fault}); load the model again."))
+            self._over(EngineError(f"The engine broke ({type(fault).__name__}: {fault}); {AGAIN}."))
+
+    def _begin_again(self, error: ChildGoneError) -> None:
+        """Start another child in place of one that died, until one lives. Raises EngineError after `close`, after too
+        many deaths in a row, and if the next child is not the same."""
+        while True:
+            with self._gate:
+                self._serves = False
+                self._deaths += 1
+                lost = self._ledger.death()
+            died = str(error).removesuffix(".")
+            for owed in lost:
+                self._finish(owed, self._last(owed, EngineError(f"{died} {_WHILE[owed.is_shown]}.")))
+            if self._closed or self._deaths > _MOST_DEATHS:
+                raise _to_load_again(error)
+            _log.warning("%s; it is started again. Requests that wait for it: %d.", died, len(self._ledger))
+            try:
+                self._link.begin_again()
+                self._load_again()
+                break
+            except ChildGoneError as another:
+                error = another
+        with self._gate:
+            self._serves = True
+            self._send_due()
+        self._withdraw()
+
+    def _load_again(self) -> None:
+        """Give a new child the adapters and the media that the old one had. Raises EngineError for an adapter that
+        cannot be loaded any more."""
+        adapters = [order._replace(id=next(self._own_ids)) for order in self._adapters]
+        media = [source.order for source in self._sources.values() if self._ledger.get(source.order.id) is None]
+        orders = {order.id: order for order in (*adapters, *media)}
+        for order in orders.values():
+            self._link.send(order)
+        while orders:
+            for reply in self._link.receive():
+                order = orders.pop(reply.id)
+                if isinstance(reply, Reply) and isinstance(order, LoadAdapter) and reply.error is not None:
+                    raise EngineError(f"{order.path} cannot be loaded again ({reply.error}); {AGAIN}.")
+
+    def _last(self, owed: Owed, error: EngineError) -> Reply:
+        if owed.is_cancelled or self._closed:
+            return ending(owed.id, "cancelled")
+        return refusal(owed.id, error)
 
     def _over(self, error: EngineError) -> None:
-        """End all waiting requests after the child is gone."""
+        """End all waiting requests after the last child is gone."""
         with self._gate:
             self._refusal = reported = self._refusal or error
-            left, self._waiting = self._waiting, {}
-        ends = {id_: ending(id_, "cancelled") if self._closed else refusal(id_, reported) for id_ in left}
-        for id_, kept in left.items():
-            kept.forget()
-            kept.answer(ends[id_])
-        with self._delivering:
-            self._deliver([*ends.values()])
+            left = self._ledger.clear()
+        for owed in left:
+            self._finish(owed, self._last(owed, reported))
         self._link.close()
+
+    def _withdraw(self) -> None:
+        """End the requests that were cancelled before they were sent."""
+        with self._gate:
+            withdrawn = self._ledger.withdrawn()
+        for owed in withdrawn:
+            self._finish(owed, ending(owed.id, "cancelled"))
 
     def _expired(self, id_: int) -> None:
         """End a request that the child has not ended, after its deadline and the grace period."""
+        with self._gate:
+            owed = self._ledger.end(id_)
+            self._send_due()
+        if owed is not None:
+            self._finish(owed, ending(id_, "deadline"))
+            self._tell(Cancel(id_))
+
+    def _finish(self, owed: Owed, last: Reply) -> None:
+        """Deliver the last reply to a request that was struck out."""
+        owed.forget()
+        owed.answer(last)
         with self._delivering:
-            with self._gate:
-                if self._waiting.pop(id_, None) is None:
-                    return
-            self._deliver([ending(id_, "deadline")])
-        self._tell(Cancel(id_))
+            self._deliver([last])
 
     def _completed(self, reply: Reply | Parts) -> Sequence[Reply]:
         """Returns the reply, its events completed by the callables that stayed here; an error reply if they fail, and
         nothing for a request that has ended."""
-        kept = self._waiting.get(reply.id)
-        if kept is None:
+        owed = self._ledger.get(reply.id)
+        if owed is None:
             return ()
+        owed.answer(reply)
         if isinstance(reply, Parts):
-            parts = [self._unit(part) if isinstance(part, Unit) else part for part in reply.parts]
-            del self._waiting[reply.id]
-            kept.answer(parts)
+            self._struck_out(owed)
             return ()
-        kept.answer(reply)
         try:
-            completed = reply if kept.checked is None else reply._replace(events=kept.checked(reply.events))
+            completed = reply if owed.checked is None else reply._replace(events=owed.checked(reply.events))
         except Exception as error:  # noqa: BLE001 - the caller's code: the check of a tool's arguments
             self._tell(Cancel(reply.id))
             completed = refusal(reply.id, error)
+        owed.is_shown = owed.is_shown or bool(completed.events or completed.logprobs)
         if completed.final:
-            self._waiting.pop(reply.id, None)
-            kept.forget()
+            if not self._struck_out(owed):
+                return ()
+            owed.forget()
+            if completed.error is None:
+                self._deaths = 0
+                self._note_adapter(owed.order)
         return (completed,)
 
+    def _struck_out(self, owed: Owed) -> bool:
+        with self._gate:
+            was_owed = self._ledger.end(owed.id) is not None
+            self._send_due()
+        return was_owed
 
-class _Kept(NamedTuple):
-    """The parts of a request that stay here: `checked` completes its events, `forget` cancels the timer of its
-    deadline, `answer` gets the reply to a `Read`."""
+    def _note_adapter(self, order: object) -> None:
+        """Remember which adapters a next child needs."""
+        if isinstance(order, LoadAdapter):
+            self._adapters.append(order)
+        elif isinstance(order, DropAdapter):
+            self._adapters.remove(next(loaded for loaded in self._adapters if loaded.digest == order.digest))
 
-    checked: Callable[[Any], Any] | None = None
-    forget: Callable[[], object] = int
-    answer: Callable[[list[Part] | Reply], object] = id
+
+class _Source:
+    """A picture or sound that the child reads; `drop` is called when nothing here refers to it any more."""
+
+    def __init__(self, order: Read, drop: Callable[[], None]) -> None:
+        self.order = order
+        self.answers: SimpleQueue[Parts | Reply] = SimpleQueue()
+        weakref.finalize(self, drop).atexit = False
+
+    def take(self, answer: Parts | Reply) -> None:
+        """Pass on the answer to the order. Until it comes, the order refers to this object by this method."""
+        self.answers.put(answer)
 
 
 class _Chunk:
-    """A chunk of the child's projector, which `drop` forgets there together with this object. Crosses as its number."""
+    """A chunk of the child's projector. Crosses as the number of its source, and its own there."""
 
-    def __init__(self, number: int, drop: Callable[[int], None]) -> None:
+    def __init__(self, source: _Source, number: int) -> None:
+        self._source = source
         self._number = number
-        weakref.finalize(self, drop, number).atexit = False
 
-    def __reduce__(self) -> tuple[type[int], tuple[int]]:
-        return int, (self._number,)
+    def __reduce__(self) -> tuple[type[tuple[int, int]], tuple[tuple[int, int]]]:
+        return tuple, ((self._source.order.id, self._number),)
 
 
-def _expected(kind: type[_Answer], answer: Any) -> _Answer:
-    if isinstance(answer, Failed):
-        raise answer.error
-    if not isinstance(answer, kind):
-        raise EngineError(f"The model's process sent a {type(answer).__name__} instead of a {kind.__name__}.")
-    return answer
+def _here(unit: Unit, source: _Source) -> Unit:
+    if not 0 < unit.rows <= MOST_ROWS:  # each row becomes a number here
+        raise EngineError(f"The model's process reports a picture or sound of {unit.rows} rows. Load it again.")
+    return replace(unit, source=_Chunk(source, unit.source))
+
+
+def _to_load_again(error: ChildGoneError) -> EngineError:
+    return EngineError(f"{str(error).removesuffix('.')}; {AGAIN}.")
 
 
 def _pickled(request: TurnRequest) -> bytes:

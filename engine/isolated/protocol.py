@@ -64,14 +64,14 @@ class Read(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """Forget the chunk of this number."""
+    """Forget what the `Read` of this number read."""
 
     id: int
 
 
 class Parts(NamedTuple):
-    """A picture or a sound as the model reads it. The source of a unit is the number of its chunk, which stays in the
-    child until `Drop`."""
+    """A picture or a sound as the model reads it. The source of a unit is its number among the units; their chunks stay
+    in the child until `Drop`."""
 
     id: int
     parts: tuple[Part, ...]

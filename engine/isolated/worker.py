@@ -117,7 +117,7 @@ class _Worker:
 
     def _read(self, id_: int, media: Media, projector: Projector) -> None:
         try:
-            self._answers.send(encoded([Parts(id_, self._chunks.kept(projector.read(media)))]))
+            self._answers.send(encoded([Parts(id_, self._chunks.kept(id_, projector.read(media)))]))
         except Exception as error:  # noqa: BLE001 - whatever it is, who asked must hear of it
             self._deliver([refusal(id_, error)])
 
@@ -133,25 +133,29 @@ class _Worker:
 
 
 class _Chunks:
-    """The sources of units that the parent holds, by number."""
+    """The sources of units that the parent holds, by the number of the order that read them."""
 
     def __init__(self) -> None:
-        self._sources: dict[int, Any] = {}
-        self._numbers = itertools.count()
-        self.drop = self._sources.pop
+        self._sources: dict[int, list[Any]] = {}
 
-    def kept(self, parts: Sequence[Part]) -> tuple[Part, ...]:
-        """Returns the parts as the parent gets them."""
-        return tuple(replace(part, source=self._keep(part)) if isinstance(part, Unit) else part for part in parts)
+    def kept(self, id_: int, parts: Sequence[Part]) -> tuple[Part, ...]:
+        """Returns the parts as the parent gets them: the source of a unit is its number among those of this order."""
+        self._sources[id_] = [part.source for part in parts if isinstance(part, Unit)]
+        numbers = itertools.count()
+        return tuple(replace(part, source=next(numbers)) if isinstance(part, Unit) else part for part in parts)
 
-    def _keep(self, unit: Unit) -> int:
-        number = next(self._numbers)
-        self._sources[number] = unit.source
-        return number
+    def drop(self, id_: int) -> None:
+        self._sources.pop(id_, None)
 
     def filled(self, request: TurnRequest) -> TurnRequest:
-        """Returns a request of the parent's with the sources of its units."""
-        media = (Placed(start, replace(unit, source=self._sources[unit.source])) for start, unit in request.media)
+        """Returns a request of the parent's with the sources of its units. Raises EngineError for media that could not
+        be read again after the death of another child."""
+        media: list[Placed] = []
+        for start, unit in request.media:
+            id_, number = unit.source
+            if id_ not in self._sources:
+                raise EngineError("A picture or sound of this request could not be read again; send it again.")
+            media.append(Placed(start, replace(unit, source=self._sources[id_][number])))
         return replace(request, media=tuple(media))
 
 

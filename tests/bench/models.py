@@ -62,7 +62,11 @@ def attention(width: int, heads: int, kv: int, head: int, ff: int) -> dict[str, 
     return {"E": width, "H": heads, "K": kv, "D": head, "Q": heads * head, "KV": kv * head, "F": ff}
 
 
-SHAPES = {"0.2B": (12, attention(768, 12, 4, 64, 2048)), "0.6B": (28, attention(1024, 16, 8, 128, 3072))}
+SHAPES = {
+    "0.2B": (12, attention(768, 12, 4, 64, 2048)),
+    "0.6B": (28, attention(1024, 16, 8, 128, 3072)),
+    "8B": (36, attention(4096, 32, 8, 128, 12_288)),
+}
 """Layers and sizes of models in Qwen3's architecture."""
 
 

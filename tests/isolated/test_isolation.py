@@ -61,12 +61,6 @@ def apart(builtin_model_path: Path) -> Iterator[Engine]:
         yield llm
 
 
-@pytest.fixture
-def doomed(builtin_model_path: Path) -> Iterator[Engine]:
-    with Engine.load(builtin_model_path, n_ctx=4096, n_threads=1, isolated=True) as llm:
-        yield llm
-
-
 def process(llm: Engine) -> "subprocess.Popen[bytes]":
     runner = llm._service._runner  # pyright: ignore[reportPrivateUsage]
     assert isinstance(runner, IsolatedRunner)
@@ -315,21 +309,6 @@ def test_what_surrounds_the_interpreter_does_not_matter(builtin_model_path: Path
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False)
     assert (done.returncode, done.stdout.splitlines()[-1], done.stderr) == (0, "length", "")
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-def test_its_death_ends_its_requests_and_nothing_else(doomed: Engine) -> None:
-    stream = doomed.stream("Hello!", ignore_eos=True)
-    waiting = doomed.stream("Who are you?")
-    reading = iter(stream)
-    assert next(reading)
-    process(doomed).send_signal(signal.SIGSEGV)
-    for left in (stream, waiting):
-        with pytest.raises(EngineError, match=r"process died by SIGSEGV; load the model again"):
-            left.result()
-    with pytest.raises(EngineError, match="died by SIGSEGV"):
-        doomed.chat("Hello!")
-    assert doomed.metrics.running == 0
 
 
 def test_closing_ends_the_process_and_cancels_what_runs(builtin_model_path: Path) -> None:

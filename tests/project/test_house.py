@@ -39,7 +39,7 @@ MAX_ROOM_LINES = {
     "diagnose/": 2_120,
     "families/": 1_660,
     "hub/": 1_670,
-    "isolated/": 1_040,
+    "isolated/": 1_350,
     "llama/": 5_760,
     "media/": 1_090,
     "mcp/": 1_305,
