@@ -12,6 +12,8 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TypeAlias
 
+from engine import threads
+
 Act: TypeAlias = Callable[[], object]
 _MANY = 1000
 
@@ -31,10 +33,14 @@ class _Clock:
             self._acts[number] = act
             if not self._due or at < self._due[0][0]:
                 self._changed.notify()
-            heappush(self._due, (at, number))
             if not self._started:
-                threading.Thread(target=self._run, name="llama-engine-deadlines", daemon=True).start()
+                try:
+                    threads.start(threading.Thread(target=self._run, name="llama-engine-deadlines", daemon=True))
+                except BaseException:
+                    del self._acts[number]
+                    raise
                 self._started = True
+            heappush(self._due, (at, number))
         return number
 
     def remove(self, number: int) -> None:
@@ -65,7 +71,8 @@ _clock = _Clock()
 def call_later(seconds: float, act: Act) -> Callable[[], None]:
     """Call `act` after `seconds`, in a thread that all deadlines share: it must be quick and not raise.
 
-    Returns a function that cancels the call; it may be called repeatedly, or too late.
+    Returns a function that cancels the call; it may be called repeatedly, or too late. Raises EngineError if the thread
+    cannot be started; the next call tries again.
     """
     clock = _clock
     number = clock.add(seconds, act)

@@ -7,6 +7,8 @@ from contextvars import ContextVar, copy_context
 from threading import Event, Thread
 from typing import Any, TypeVar
 
+from engine import threads
+
 T = TypeVar("T")
 _WAKE_SECONDS = 0.25
 _cancelled: ContextVar[Event | None] = ContextVar("cancelled", default=None)
@@ -33,7 +35,8 @@ async def off_loop(work: Callable[[], T], undo: Callable[[T], object]) -> T:
 
 
 def in_thread(work: Callable[[], T]) -> "Future[T]":
-    """Start a thread of its own for `work`, and return its result to come, which cannot be cancelled."""
+    """Start a thread of its own for `work`, and return its result to come, which cannot be cancelled. Raises
+    EngineError if there is no thread for it."""
     result: Future[T] = Future()
     result.set_running_or_notify_cancel()
 
@@ -45,7 +48,7 @@ def in_thread(work: Callable[[], T]) -> "Future[T]":
         else:
             result.set_result(value)
 
-    Thread(target=run, name="llama-engine-call", daemon=True).start()
+    threads.start(Thread(target=run, name="llama-engine-call", daemon=True))
     return result
 
 

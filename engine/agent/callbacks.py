@@ -8,6 +8,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
 
+from engine import threads
 from engine.errors import CallbackError
 from engine.tools import described, finish
 
@@ -64,5 +65,5 @@ def in_thread(work: Callable[[], Any]) -> "asyncio.Future[Any]":
         with suppress(RuntimeError):  # the event loop is closed, so nothing waits any more
             loop.call_soon_threadsafe(settle, result, failed)
 
-    threading.Thread(target=body, name="llama-engine tool", daemon=True).start()
+    threads.start(threading.Thread(target=body, name="llama-engine tool", daemon=True))
     return future

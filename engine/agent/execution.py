@@ -10,9 +10,10 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
 
+from engine import threads
 from engine.agent.callbacks import call, call_async, in_thread
 from engine.agent.limits import RunOptions
-from engine.errors import CallbackError
+from engine.errors import CallbackError, EngineError
 from engine.tools import ToolContext, ToolOutcome, error_text, is_async, run, run_async, unfit
 from engine.tools.json_values import plain_json
 from engine.types import Tool, ToolCall
@@ -157,7 +158,7 @@ def _threaded(jobs: Sequence[Job], options: RunOptions, book: Book) -> Generator
         out.put(end)
 
     thread = threading.Thread(target=copy_context().run, args=(body,), name="llama-engine tools", daemon=True)
-    thread.start()
+    threads.start(thread)
     stop = started.get()
     try:
         while (item := out.get()) is not None:
@@ -283,7 +284,11 @@ class _Step:
                     book.returned(job)
 
             book.begun(job, context)
-            return in_thread(body)
+            try:
+                return in_thread(body)
+            except EngineError:
+                book.returned(job)  # it has not begun
+                raise
 
         if not is_async(tool):
             return await run_async(tool, arguments, context, watched)

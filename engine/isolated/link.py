@@ -28,7 +28,11 @@ class Link:
 
     def _connect(self) -> None:
         self.child = Child("engine.isolated.worker", "The model's process", "load with isolated=False", as_here=True)
-        self.orders = Channel(self.child.orders)
+        try:
+            self.orders = Channel(self.child.orders)
+        except EngineError:
+            self.child.kill()
+            raise
         self._end = weakref.finalize(self, self.orders.close)
 
     def load(self, order: Load, progress: Callable[[float], bool | None] | None) -> ModelInfo:

@@ -16,6 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Self
 
+from engine import threads
 from engine.child import ChildGoneError
 from engine.deadlines import call_later
 from engine.errors import EngineError, ModelLoadError, RequestError
@@ -164,7 +165,11 @@ class IsolatedRunner:
         self._serves = True
         self._deaths = 0
         self._thread = threading.Thread(target=self._run, name="llama-engine", daemon=True)
-        self._thread.start()
+        try:
+            threads.start(self._thread)
+        except EngineError:
+            link.close()
+            raise
 
     def submit(self, request: TurnRequest) -> None:
         """Accept a request. Raises EngineError after `close`, or when the engine is broken; RequestError if the request

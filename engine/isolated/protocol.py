@@ -9,6 +9,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
+from engine import threads
 from engine.child import write_frame
 from engine.events import Finished
 from engine.llama.projector_file import ProjectorFile
@@ -115,7 +116,7 @@ class Channel:
         self._pipe = pipe
         self._queue: SimpleQueue[bytes | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="llama-engine-pipe", daemon=True)
-        self._thread.start()
+        threads.start(self._thread)
 
     def send(self, frame: bytes) -> None:
         """Queue a frame. The frame is lost if the other end is gone, or in a fork, which does not have the writing
@@ -131,13 +132,13 @@ class Channel:
         self._thread.join(seconds)
 
     def _write(self) -> None:
-        lost = False
         while (frame := self._queue.get()) is not None:
             try:
-                if not lost:
+                if not self._pipe.closed:
                     write_frame(self._pipe, frame)
             except (OSError, ValueError):
-                lost = True  # the other end is gone; the reader of its replies reports that
+                # The other end is gone, or will end when it reads this one's: the reader of its replies reports that.
+                self._pipe.close()
         self._pipe.close()
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from threading import Thread
 from typing import Any, BinaryIO
 
+from engine import threads
 from engine.child import ends, read_frame
 from engine.errors import EngineError, RequestError
 from engine.isolated.answers import encoded
@@ -95,7 +96,7 @@ class _Worker:
                         runner.submit(self._chunks.filled(_opened(request)))
                     case Read(id, media) if projector is not None:
                         # It may take seconds, for which other orders do not wait.
-                        Thread(target=self._read, args=(id, media, projector), daemon=True).start()
+                        threads.start(Thread(target=self._read, args=(id, media, projector), daemon=True))
                     case Drop(id):
                         self._chunks.drop(id)
                     case Save(id, pin):

@@ -9,6 +9,7 @@ from concurrent.futures import Future, wait
 from functools import cache
 from typing import ClassVar
 
+from engine import threads
 from engine.errors import EngineError
 from engine.llama.lib import LOGGER
 from engine.runtime.process import Home
@@ -125,7 +126,7 @@ def made_in_thread(
 
     thread = threading.Thread(target=work, name="llama-engine-load")
     try:
-        thread.start()
+        threads.start(thread)
         begin.set()
         address = made.result()
         thread.join()

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
+from engine import threads
 from engine.errors import EngineError
 from engine.mcp.intake import MOST_ITEMS, Intake, Refused
 from engine.mcp.transports import Stderr, Target
@@ -49,7 +50,11 @@ class Connection:
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._body, name="llama-engine mcp", daemon=True)
-        self._thread.start()
+        try:
+            threads.start(self._thread)
+        except EngineError:
+            self._loop.close()
+            raise
 
     @property
     def is_up(self) -> bool:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from engine.errors import RequestError
+from engine import threads
+from engine.errors import EngineError, RequestError
 from engine.mcp.intake import MESSAGE_BYTES, Events, Intake, Lines, Meter, Refused
 
 _log = logging.getLogger("engine.mcp")
@@ -34,13 +35,19 @@ class Stderr:
     async def pipe(self) -> AsyncGenerator[Any, None]:
         """Open a file for the process to write to. On exit, waits for the last lines."""
         reading, writing = os.pipe()
-        self._reader = threading.Thread(target=self._read, args=(reading,), name="llama-engine mcp stderr", daemon=True)
-        self._reader.start()
+        reader = threading.Thread(target=self._read, args=(reading,), name="llama-engine mcp stderr", daemon=True)
+        try:
+            threads.start(reader)
+        except EngineError:
+            os.close(reading)
+            os.close(writing)
+            raise
+        self._reader = reader
         try:
             with os.fdopen(writing, "w") as file:
                 yield file
         finally:
-            self._reader.join(1.0)  # takes longer only if a child of the process still holds the pipe
+            reader.join(1.0)  # takes longer only if a child of the process still holds the pipe
 
     def _read(self, descriptor: int) -> None:
         with os.fdopen(descriptor, "rb", buffering=0) as file:

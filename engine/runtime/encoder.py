@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from queue import SimpleQueue
 
+from engine import threads
 from engine.errors import EngineError
 from engine.runtime.media import Rows, Unit
 from engine.runtime.sequence import SequenceState
@@ -59,10 +60,10 @@ class Encoder:
         """Begin to encode a unit. Returns the error if that is not possible."""
         self._thread = threading.Thread(target=self._run, args=(unit,), name="llama-engine-encode", daemon=True)
         try:
-            self._thread.start()
-        except RuntimeError as error:  # the interpreter ends, or the system has no thread left
+            threads.start(self._thread)
+        except EngineError as error:
             self._thread = None
-            return EngineError(f"A picture or sound could not be encoded ({error}); try again.")
+            return error
         return None
 
     def _run(self, unit: Unit) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Protocol, runtime_checkable
 
+from engine import threads
 from engine.errors import EngineError
 from engine.events import Finished
 from engine.media import Media
@@ -91,7 +92,12 @@ class Runner:
         self._open: set[int] = set()  # what was accepted and has no final reply yet
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="llama-engine", daemon=True)
-        self._thread.start()
+        try:
+            threads.start(self._thread)
+        except EngineError as error:  # the backend is ours, and nobody would free it
+            self._refusal = error
+            self._free()
+            raise
 
     def submit(self, request: TurnRequest) -> None:
         """Accept a request. Compiles its grammar here, to spare the loop's thread that time. Raises EngineError after
@@ -174,13 +180,16 @@ class Runner:
             for id_ in sorted(self._open):
                 self._last_word(Reply(id_, (Finished("error"),), final=True, error=self._refusal))
         finally:
-            try:
-                self._loop.close()
-                self._backend.close()
-                if self._draft is not None:
-                    self._draft.close()
-            finally:
-                self._ended.set()
+            self._free()
+
+    def _free(self) -> None:
+        try:
+            self._loop.close()
+            self._backend.close()
+            if self._draft is not None:
+                self._draft.close()
+        finally:
+            self._ended.set()
 
     def _carry_out(self) -> bool:
         """Carry out the commands in the queue; with nothing else to do, wait for one, or for a deadline. Returns False

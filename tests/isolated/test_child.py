@@ -1,17 +1,21 @@
 """Every child starts alike: with the modules that this process has, and with none that lie about."""
 
+import errno
 import os
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from io import FileIO
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 import engine
 from engine.child import Child, ChildGoneError, signal_name
+from engine.isolated.protocol import Channel
 
 PLANTED = [
     "json",
@@ -175,3 +179,20 @@ def test_what_it_says_on_standard_error_does_not_stop_it(tmp_path: Path, monkeyp
 
 def test_signals_by_name() -> None:
     assert [signal_name(code) for code in (0, 1, -9, -1000)] == [None, None, "SIGKILL", "signal 1000"]
+
+
+def test_a_channel_that_cannot_write_closes_its_end() -> None:
+    """So that the other end, if it is there, ends too: nobody waits for an answer to what was never sent."""
+    reading, writing = os.pipe()
+
+    class Full(FileIO):
+        def write(self, _b: object, /) -> NoReturn:
+            raise OSError(errno.ENOMEM, "no memory")
+
+    channel = Channel(Full(writing, "wb"))
+    channel.send(b"an order")
+    channel.send(b"another")
+    with os.fdopen(reading, "rb") as other:
+        assert other.read() == b""
+    channel.close()
+    channel.join(20)

@@ -31,7 +31,7 @@ LATE = (
     "asyncio",
 )
 MAX_ROOM_LINES = {
-    "agent/": 1_265,
+    "agent/": 1_275,
     "batch/": 2_610,
     "check/": 770,
     "cli/": 3_300,
@@ -42,15 +42,15 @@ MAX_ROOM_LINES = {
     "isolated/": 1_350,
     "llama/": 5_770,
     "media/": 1_090,
-    "mcp/": 1_290,
+    "mcp/": 1_305,
     "notebook/": 210,
     "openai/": 2_690,
     "parsing/": 5_440,
     "remote/": 1_290,
-    "runtime/": 6_290,
+    "runtime/": 6_300,
     "template/": 5_090,
     "tools/": 1_500,
-    "modules outside rooms": 7_980,
+    "modules outside rooms": 8_010,
 }
 """What each room may have. A room that is cut gets less; one that needs more says why in docs/ARCHITECTURE.md."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}
@@ -81,7 +81,7 @@ def package(repository: Path) -> Path:
 def floors(repository: Path) -> dict[str, Floor]:
     """The table of floors in docs/ARCHITECTURE.md."""
     text = (repository / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\d+) \| `([\w/.]+)` \| (.+) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| (-?\d+) \| `([\w/.]+)` \| (.+) \|$", text, re.MULTILINE)
     assert len(rows) > 10, "the table of floors is gone from docs/ARCHITECTURE.md, or its form changed"
     table: dict[str, Floor] = {}
     for number, module, about in rows:

@@ -2,77 +2,19 @@
 give their right answers."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from doubles import plain, prompt
-from failing_calls import MEMORY, Breaker, Failure, decode_error, raising
-from failing_loop import Work, failing, told
+from failing_calls import Breaker
+from failing_loop import KINDS, Work, failing, told
 
 from engine.errors import EngineError
 from engine.runtime.request import Reply, TurnRequest
 from engine.runtime.runner import Runner
 from engine.testing import ScriptedBackend
-
-Install = Callable[[Work, Breaker, pytest.MonkeyPatch], None]
-
-
-def backend(name: str, failure: Failure) -> Install:
-    def install(work: Work, breaker: Breaker, patch: pytest.MonkeyPatch) -> None:
-        breaker.guard_method(patch, work.bench.backend, name, failure)
-
-    return install
-
-
-def vectors(name: str, failure: Failure) -> Install:
-    def install(work: Work, breaker: Breaker, patch: pytest.MonkeyPatch) -> None:
-        breaker.guard_method(patch, work.bench.backend.vectors(), name, failure)
-
-    return install
-
-
-def vocab(name: str, failure: Failure) -> Install:
-    def install(work: Work, breaker: Breaker, patch: pytest.MonkeyPatch) -> None:
-        loop: Any = work.bench.loop
-        loop._tokens.clear()
-        breaker.guard_method(patch, work.bench.backend.vocab, name, failure)
-
-    return install
-
-
-def trim(work: Work, breaker: Breaker, patch: pytest.MonkeyPatch) -> None:
-    """A sequence cannot be cut; to be emptied never fails."""
-    usual = work.bench.backend.trim
-
-    def cut(sequence: int, position: int) -> bool:
-        return usual(sequence, position) if not position else not breaker.fails() and usual(sequence, position)
-
-    patch.setattr(work.bench.backend, "trim", cut)
-
-
-KINDS: dict[str, tuple[Install, int]] = {
-    "decode: no room": (backend("decode", decode_error("no_slot")), 1),
-    "decode: aborted": (backend("decode", decode_error("aborted")), 0),
-    "decode: bad batch": (backend("decode", decode_error("invalid")), 0),
-    "decode: fatal": (backend("decode", decode_error("failed")), 0),
-    "decode: memory": (backend("decode", raising(MEMORY)), 0),
-    "draw: logits": (backend("sample", decode_error("nan")), 1),
-    "draw: memory": (backend("sample", raising(MEMORY)), 1),
-    "log-probabilities": (backend("logprobs", raising(MEMORY)), 1),
-    "sampler": (backend("sampler", raising(MEMORY)), 1),
-    "copy": (backend("copy", decode_error("invalid")), 0),
-    "copy: memory": (backend("copy", raising(MEMORY)), 0),
-    "trim": (trim, 0),
-    "save": (backend("save", decode_error("failed")), 1),
-    "save: memory": (backend("save", raising(MEMORY)), 1),
-    "restore": (backend("restore", decode_error("invalid")), 0),
-    "restore: memory": (backend("restore", raising(MEMORY)), 0),
-    "vectors": (vectors("embed", decode_error("failed")), 1),
-    "vectors: memory": (vectors("embed", raising(MEMORY)), 1),
-    "piece of a token": (vocab("token_bytes", raising(MEMORY)), 1),
-}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -91,13 +33,13 @@ def test_all_calls_fail_from_one_on(kind: str) -> None:
     assert not series.faults, "\n".join(series.faults[:5])
 
 
-@pytest.mark.parametrize("number", [1, 2, 4])
-def test_a_delivery_fails(number: int) -> None:
+@pytest.mark.parametrize(("number", "of_last"), [(1, False), (2, False), (1, True)])
+def test_a_delivery_fails(number: int, of_last: bool) -> None:
     """The loop is broken then, and everybody hears of it: one last reply each, also for what was in that delivery."""
     breaker, finals = Breaker(number), Counter[int]()
 
     def deliver(replies: Sequence[Reply]) -> None:
-        if breaker.fails():
+        if (not of_last or any(reply.final for reply in replies)) and breaker.fails():
             raise MemoryError
         finals.update(reply.id for reply in replies if reply.final)
 

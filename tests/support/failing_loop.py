@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from doubles import Bench, plain, prompt
-from failing_calls import Breaker, is_named
+from failing_calls import MEMORY, Breaker, Failure, decode_error, is_named, raising
 
 from engine.runtime.request import TurnRequest
 from engine.runtime.state_store import StateStore
@@ -98,6 +98,9 @@ class Work:
         return f"{partial.content} {partial.finish_reason} {scores}"
 
 
+Install = Callable[[Work, Breaker, pytest.MonkeyPatch], None]
+
+
 @dataclass
 class Series:
     """What came of a series: `failed` calls, requests that `ended` by name, and each thing that must not be."""
@@ -110,7 +113,7 @@ class Series:
 
 def failing(
     work: Work,
-    install: Callable[[Work, Breaker, pytest.MonkeyPatch], None],
+    install: Install,
     *,
     may_end: int = 1,
     lasting: bool = False,
@@ -141,14 +144,73 @@ def _judge(
     series: Series, outcomes: Mapping[str, Outcome], right: Mapping[str, Outcome], number: int, most: int | None
 ) -> None:
     ended = [outcome for outcome in outcomes.values() if isinstance(outcome, Exception)]
-    series.ended += len(ended)
+    # Where no decode finds room, an answer that has begun ends with its own reason for that.
+    full = [name for name, each in outcomes.items() if most is None and " length " in str(each)]
+    series.ended += len(ended) + len(full)
     series.faults += [f"call {number}: ended by {each!r}" for each in ended if not is_named(each)]
     if most is not None and len(ended) > most:
         series.faults.append(f"call {number} ended {len(ended)} requests: {ended}")
-    wrong = {name: each for name, each in outcomes.items() if not isinstance(each, Exception)}
+    wrong = {name: each for name, each in outcomes.items() if not isinstance(each, Exception) and name not in full}
     if others := _others(wrong, right):
         series.faults.append(f"call {number}: {others}")
 
 
 def _others(outcomes: Mapping[str, Outcome], right: Mapping[str, Outcome]) -> str:
     return ", ".join(f"{name}: {each!r}, not {right[name]!r}" for name, each in outcomes.items() if each != right[name])
+
+
+def backend(name: str, failure: Failure) -> Install:
+    def install(work: Work, breaker: Breaker, patch: pytest.MonkeyPatch) -> None:
+        breaker.guard_method(patch, work.bench.backend, name, failure)
+
+    return install
+
+
+def vectors(name: str, failure: Failure) -> Install:
+    def install(work: Work, breaker: Breaker, patch: pytest.MonkeyPatch) -> None:
+        breaker.guard_method(patch, work.bench.backend.vectors(), name, failure)
+
+    return install
+
+
+def vocab(name: str, failure: Failure) -> Install:
+    def install(work: Work, breaker: Breaker, patch: pytest.MonkeyPatch) -> None:
+        loop: Any = work.bench.loop
+        loop._tokens.clear()
+        breaker.guard_method(patch, work.bench.backend.vocab, name, failure)
+
+    return install
+
+
+def trim(work: Work, breaker: Breaker, patch: pytest.MonkeyPatch) -> None:
+    """A sequence cannot be cut; to be emptied never fails."""
+    usual = work.bench.backend.trim
+
+    def cut(sequence: int, position: int) -> bool:
+        return usual(sequence, position) if not position else not breaker.fails() and usual(sequence, position)
+
+    patch.setattr(work.bench.backend, "trim", cut)
+
+
+KINDS: dict[str, tuple[Install, int]] = {
+    "decode: no room": (backend("decode", decode_error("no_slot")), 1),
+    "decode: aborted": (backend("decode", decode_error("aborted")), 0),
+    "decode: bad batch": (backend("decode", decode_error("invalid")), 0),
+    "decode: fatal": (backend("decode", decode_error("failed")), 0),
+    "decode: memory": (backend("decode", raising(MEMORY)), 0),
+    "draw: logits": (backend("sample", decode_error("nan")), 1),
+    "draw: memory": (backend("sample", raising(MEMORY)), 1),
+    "log-probabilities": (backend("logprobs", raising(MEMORY)), 1),
+    "sampler": (backend("sampler", raising(MEMORY)), 1),
+    "copy": (backend("copy", decode_error("invalid")), 0),
+    "copy: memory": (backend("copy", raising(MEMORY)), 0),
+    "trim": (trim, 0),
+    "save": (backend("save", decode_error("failed")), 1),
+    "save: memory": (backend("save", raising(MEMORY)), 1),
+    "restore": (backend("restore", decode_error("invalid")), 0),
+    "restore: memory": (backend("restore", raising(MEMORY)), 0),
+    "vectors": (vectors("embed", decode_error("failed")), 1),
+    "vectors: memory": (vectors("embed", raising(MEMORY)), 1),
+    "piece of a token": (vocab("token_bytes", raising(MEMORY)), 1),
+}
+"""How each kind of call is made to fail, and how many requests one failure may end."""

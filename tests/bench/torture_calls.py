@@ -1,0 +1,55 @@
+"""Every call below the engine's loop fails once, at each place of a whole work: who ends, how, and is anybody else
+disturbed?
+
+    python tests/bench/torture_calls.py [--kind decode --kind copy]
+
+The work is that of `tests/support/failing_loop.py`, on a scripted backend: prompts that share a beginning, scores,
+vectors, a cancelled request, a pinned prefix, states that are kept and found again. For n = 1, 2, 3, .. the n-th call
+of a kind fails, until the work passes without reaching it; then again with all calls from the n-th on failing. After
+each, the same work must give the right answers again. Exits with 1 if anything is wrong: an answer, an error without a
+name, more requests ended than the failure may end, a request without a last reply, books that do not agree with the
+backend.
+"""
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent)]
+
+from failing_loop import KINDS, Series, Work, failing  # noqa: E402
+
+
+def tried(kind: str, *, lasting: bool) -> Series:
+    """Returns the series of a kind; a request that hangs, or books that do not agree, are a fault of it."""
+    install, may_end = KINDS[kind]
+    try:
+        return failing(Work(), install, may_end=may_end, lasting=lasting, every=7 if lasting else 1)
+    except AssertionError as error:
+        return Series(faults=[str(error)])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kind", action="append", default=[], metavar="TEXT", help="kinds whose name begins with this")
+    wanted = tuple(parser.parse_args().kind) or ("",)
+    logging.disable(logging.CRITICAL)
+    faults = 0
+    print("| kind | calls failed | ended by name | lasting: failed | ended by name | faults |")
+    print("|---|---|---|---|---|---|")
+    for kind in filter(lambda name: name.startswith(wanted), KINDS):
+        once, lasting = tried(kind, lasting=False), tried(kind, lasting=True)
+        wrong = [*once.faults, *lasting.faults]
+        faults += len(wrong)
+        print(
+            f"| {kind} | {once.failed} | {once.ended} | {lasting.failed} | {lasting.ended} | {len(wrong)} |", flush=True
+        )
+        for text in wrong[:3]:
+            print(f"    {text[:300]}", file=sys.stderr)
+    return bool(faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
