@@ -22,7 +22,7 @@ from engine.llama.context import LlamaBackend
 from engine.llama.draft import DraftModel, check_draft
 from engine.llama.gguf import GgufFile, read_gguf
 from engine.llama.head import head_file, hidden_bytes, why_no_head
-from engine.llama.lib import library
+from engine.llama.lib import check_devices, library
 from engine.llama.machine import available_memory
 from engine.llama.model import Model
 from engine.llama.plan import Machine, Need, Plan, draft_context, plan, this_machine
@@ -93,6 +93,7 @@ def load(
     """Load a GGUF file, in this process or in a child; None is the built-in model. `machine` returns the memory and
     devices that are available; `opening` is called with the file before that. `draft`: who guesses ahead.
     `projector`: what makes rows of pictures and sounds, "auto" to find it. Raises what `Engine.load` raises."""
+    check_devices()
     path = located(model, revision)
     if opening is not None:
         opening(path)
@@ -295,6 +296,7 @@ def adopt(
             "Engine.load."
         )
     _prepare(reading)
+    check_devices()
     weights = Model.adopt(llama)
     same = {"n_ctx": llama.n_ctx(), "n_threads": llama.n_threads, "n_threads_batch": llama.n_threads_batch}
     if options.get("rope_scaling_type") is None:

@@ -29,6 +29,7 @@ from engine.llama.own_library import (
     try_in_child,
 )
 from engine.runtime.backend import ContextInfo
+from engine.runtime.process import Home
 
 LOGGER = logging.getLogger("engine.llama")
 LOGGER.addHandler(logging.NullHandler())
@@ -132,6 +133,23 @@ def tried() -> OwnLibrary | None:
     return own
 
 
+@cache
+def _home() -> Home:
+    """The process that loaded the library."""
+    return Home()
+
+
+def check_devices() -> None:
+    """Raise EngineError in a fork of the process that loaded the library, if that found a GPU: what drivers have set up
+    does not survive a fork, and CUDA ends a process that goes on with it."""
+    lib = library()
+    if not _home().is_here and lib.llama_supports_gpu_offload():
+        raise EngineError(
+            "This process is a fork of one that had set up the GPU, which cannot be used after a fork. Load the first "
+            'model after the fork, or start processes with multiprocessing.set_start_method("spawn").'
+        )
+
+
 def load(own: OwnLibrary | None) -> Any:
     """Import llama_cpp in this process, with a library of the caller's own or with the one that it was compiled with,
     and set it up. Raises what `library` raises."""
@@ -151,6 +169,7 @@ def load(own: OwnLibrary | None) -> Any:
         if (why := difference(module)) is not None:
             raise own.refused(why)
     module.llama_log_set(CALLBACK, None)
+    _ = _home()
     module.llama_backend_init()
     if own is not None:
         _load_backends(module, own)

@@ -6,6 +6,7 @@ from pathlib import Path
 import model_files
 import pytest
 
+from engine import Engine, EngineError
 from engine.llama import lib as llama_log
 from engine.llama.model import Model
 
@@ -70,3 +71,14 @@ def test_a_load_is_told_in_detail(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     Model.load(model_files.write(tmp_path / "m.gguf")).close()
     assert any("general.architecture" in text for _, text in lines(caplog))
     assert all(level == logging.DEBUG or "token" in text for level, text in lines(caplog))
+
+
+def test_a_fork_does_not_touch_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its driver would end the process; without a GPU a fork may load."""
+    lib, home = llama_log.library(), llama_log._home()  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(home, "_pid", -1)
+    monkeypatch.setattr(lib, "llama_supports_gpu_offload", lambda: False)
+    Engine.load(n_ctx=256, preflight=False).close()
+    monkeypatch.setattr(lib, "llama_supports_gpu_offload", lambda: True)
+    with pytest.raises(EngineError, match=r"cannot be used after a fork.*spawn"):
+        Engine.load(n_ctx=256, preflight=False)

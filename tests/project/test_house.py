@@ -40,7 +40,7 @@ MAX_ROOM_LINES = {
     "families/": 1_660,
     "hub/": 1_680,
     "isolated/": 1_350,
-    "llama/": 5_770,
+    "llama/": 5_790,
     "media/": 1_090,
     "mcp/": 1_305,
     "notebook/": 210,
@@ -81,7 +81,7 @@ def package(repository: Path) -> Path:
 def floors(repository: Path) -> dict[str, Floor]:
     """The table of floors in docs/ARCHITECTURE.md."""
     text = (repository / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (-?\d+) \| `([\w/.]+)` \| (.+) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| `([\w/.]+)` \| (.+) \|$", text, re.MULTILINE)
     assert len(rows) > 10, "the table of floors is gone from docs/ARCHITECTURE.md, or its form changed"
     table: dict[str, Floor] = {}
     for number, module, about in rows:

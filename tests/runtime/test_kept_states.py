@@ -127,7 +127,7 @@ def test_a_state_that_the_memory_refuses_is_evaluated(
         with monkeypatch.context() as patch:
             patch.setattr(backend, "restore", refuse)
             assert cached(service, f"{SHARED}two") == 0
-            assert "A kept state of 184 tokens was refused: does not fit" in caplog.text
+            assert "A kept state of 184 tokens was not loaded: does not fit" in caplog.text
         cached(service, "x" * 200)
         assert cached(service, f"{SHARED}two") == len(SHARED) + 2
 

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and for
 FORK = """
 import asyncio, os, signal, sys, traceback
 from engine import Engine, EngineError
+from engine.llama.lib import library
 llm = Engine.load(n_ctx=512, n_sequences=4, n_threads=1, preflight=False, isolated={isolated})
 pinned = llm.pin([{{"role": "system", "content": "Be kind."}}])
 stream = llm.stream("one two three", ignore_eos=True)
@@ -63,9 +64,13 @@ if not child:
     stream.cancel()
     pinned.release()
     llm.close()
-    with Engine.load(n_ctx=256, n_threads=1, preflight=False) as mine:
-        if not mine.chat("Hello!", temperature=0).content:
-            wrong.append("an engine of its own")
+    try:
+        with Engine.load(n_ctx=256, n_threads=1, preflight=False) as mine:
+            if not mine.chat("Hello!", temperature=0).content:
+                wrong.append("an engine of its own")
+    except EngineError as error:  # a GPU's driver does not survive a fork
+        if not library().llama_supports_gpu_offload():
+            wrong.append(str(error))
     print(*wrong, sep="\\n", flush=True)
     sys.exit(len(wrong))
 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
