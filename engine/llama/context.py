@@ -26,7 +26,7 @@ from engine.llama.lib import (
     library,
     library_version,
 )
-from engine.llama.lifetime import made_in_thread
+from engine.llama.lifetime import freeing, made_in_thread
 from engine.llama.params import context_params
 from engine.llama.projector import LlamaProjector
 from engine.llama.rope import rope_params
@@ -190,8 +190,8 @@ class LlamaBackend:
             raise EngineError(
                 "This model keeps no memory between tokens, so it cannot generate text; use a chat model."
             )
-        self._free = weakref.finalize(self, lib.llama_free, context)
-        self._free.atexit = False  # the engine's thread may still use it; the model's finalizer closes it
+        # At exit the engine's thread may still use it; the model's finalizer closes it.
+        self._free = freeing(self, lib.llama_free, context)
         self._adapters = LlamaAdapters(lib, model.handle, context)
         steered = steer(lib, model.handle, context, options.control_vectors)
         self._control_vectors = hashlib.sha256(steered).hexdigest() if steered else ""

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from functools import cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from engine import threads
 from engine.errors import EngineError
@@ -55,6 +55,11 @@ class Shared:
             self._free(self._pointer)
 
     @property
+    def is_here(self) -> bool:
+        """Whether this process made it, not one that this is a fork of."""
+        return self._home.is_here
+
+    @property
     def _is_unused(self) -> bool:
         return self._refusal is not None and not self._users and not self._lent
 
@@ -94,6 +99,15 @@ class Shared:
                 time.sleep(0.001)
             except BaseException as error:  # noqa: BLE001 - another Ctrl-C must not end it in the middle of C
                 LOGGER.debug("%r while calls of the engine end", error)
+
+
+def freeing(owner: object, free: Callable[[int], object], pointer: int) -> "weakref.finalize[..., Any]":
+    """Returns what frees a C object when it is called, or with its owner, but not at exit. In a fork it frees nothing:
+    what is on a GPU is not the fork's, and CUDA ends a process that touches it."""
+    home = Home()
+    end = weakref.finalize(owner, lambda: free(pointer) if home.is_here else None)
+    end.atexit = False
+    return end
 
 
 @cache

@@ -19,7 +19,7 @@ from engine.llama.footprint import checkpoint_bytes, copy_cost
 from engine.llama.gguf import GgufFile, NamedTemplate, read_gguf, sample_digest
 from engine.llama.head import LlamaHead
 from engine.llama.lib import forget_errors, init_error, last_errors, library
-from engine.llama.lifetime import Shared, made_in_thread
+from engine.llama.lifetime import Shared, freeing, made_in_thread
 from engine.llama.machine import anonymous_memory, batch_threads, return_freed_memory
 from engine.llama.params import LoadProgress, context_params, model_params
 from engine.llama.plan import Machine, check_weights, plan, this_machine
@@ -283,8 +283,7 @@ class Model:
         if not context:
             raise init_error(made.n_ctx)
 
-        free = weakref.finalize(self, lib.llama_free, context)
-        free.atexit = False
+        free = freeing(self, lib.llama_free, context)
         rows = min(made.context.n_batch, made.cells.total)
         return LlamaVectors(lib, context, info, causal=file.is_causal, n_batch=rows, abort=abort, free=free)
 
@@ -336,7 +335,7 @@ class Model:
 
 
 def _free(shared: Shared, backends: "weakref.WeakSet[LlamaBackend]") -> None:
-    for backend in list(backends):
+    for backend in list(backends) if shared.is_here else ():
         backend.close()
     shared.close(ModelLoadError("The model of this vocabulary is gone; keep the Model while its vocabulary is used."))
 

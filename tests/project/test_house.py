@@ -40,7 +40,7 @@ MAX_ROOM_LINES = {
     "families/": 1_660,
     "hub/": 1_680,
     "isolated/": 1_350,
-    "llama/": 5_790,
+    "llama/": 5_805,
     "media/": 1_090,
     "mcp/": 1_305,
     "notebook/": 210,

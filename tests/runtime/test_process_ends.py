@@ -12,6 +12,9 @@ FORK = """
 import asyncio, os, signal, sys, traceback
 from engine import Engine, EngineError
 from engine.llama.lib import library
+lib, freed = library(), []
+free = lib.llama_free
+lib.llama_free = lambda context: (freed.append(os.getpid()), free(context))
 llm = Engine.load(n_ctx=512, n_sequences=4, n_threads=1, preflight=False, isolated={isolated})
 pinned = llm.pin([{{"role": "system", "content": "Be kind."}}])
 stream = llm.stream("one two three", ignore_eos=True)
@@ -64,6 +67,8 @@ if not child:
     stream.cancel()
     pinned.release()
     llm.close()
+    if os.getpid() in freed:
+        wrong.append("a context of the parent was freed")
     try:
         with Engine.load(n_ctx=256, n_threads=1, preflight=False) as mine:
             if not mine.chat("Hello!", temperature=0).content:
