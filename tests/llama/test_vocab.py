@@ -177,6 +177,19 @@ def test_a_token_longer_than_the_first_buffer(tmp_path: Path) -> None:
     path = model_files.write(tmp_path / "m.gguf", words=(*model_files.WORDS, "w" * 200))
     with Model.load(path) as model:
         assert model.vocab.token_bytes(model.vocab.size - 1) == b"w" * 200
+    with Model.load(path) as model:
+        assert model.vocab.all_token_bytes()[-1] == b"w" * 200
+
+
+def test_all_tokens_at_once_have_the_bytes_of_each(published: tuple[str, LlamaVocab]) -> None:
+    _, vocab = published
+    remembered = vocab._bytes  # pyright: ignore[reportPrivateUsage]
+    known = remembered[:]
+    remembered[:] = [None] * vocab.size
+    all_at_once = vocab.all_token_bytes()
+    remembered[:] = [None] * vocab.size
+    assert all_at_once == [vocab.token_bytes(token) for token in range(vocab.size)]
+    remembered[:] = known
 
 
 def test_more_tokens_than_bytes(tmp_path: Path) -> None:

@@ -33,6 +33,9 @@ class Bytes:
     def token_bytes(self, token: int) -> bytes:
         return b"<end>" if token == END else bytes([token])
 
+    def all_token_bytes(self) -> list[bytes]:
+        return [self.token_bytes(token) for token in range(self.size)]
+
     def is_special(self, token: int) -> bool:
         return token == END
 
