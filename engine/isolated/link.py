@@ -29,7 +29,8 @@ class Link:
     def _connect(self) -> None:
         self.child = Child("engine.isolated.worker", "The model's process", "load with isolated=False", as_here=True)
         try:
-            self.orders = Channel(self.child.orders)
+            # A child that missed an order must not end in order: it would report that the others were cancelled.
+            self.orders = Channel(self.child.orders, self.child.process.kill)
         except EngineError:
             self.child.kill()
             raise

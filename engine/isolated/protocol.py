@@ -4,6 +4,7 @@ Orders are pickles: the child trusts its parent. Replies are not, see `engine.is
 """
 
 import threading
+from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
 from queue import SimpleQueue
@@ -109,11 +110,13 @@ class Channel:
     """Writes frames into a pipe, from any thread; no sender waits.
 
     A thread of its own writes them: a sender may be a destructor or a signal handler that interrupts another sender,
-    and the other end may wait for us to read before it reads.
+    and the other end may wait for us to read before it reads. `lost` is called if a frame cannot be written, before the
+    pipe is closed.
     """
 
-    def __init__(self, pipe: FileIO) -> None:
+    def __init__(self, pipe: FileIO, lost: Callable[[], object] = bool) -> None:
         self._pipe = pipe
+        self._lost = lost
         self._queue: SimpleQueue[bytes | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="llama-engine-pipe", daemon=True)
         threads.start(self._thread)
@@ -138,6 +141,7 @@ class Channel:
                     write_frame(self._pipe, frame)
             except (OSError, ValueError):
                 # The other end is gone, or will end when it reads this one's: the reader of its replies reports that.
+                self._lost()
                 self._pipe.close()
         self._pipe.close()
 

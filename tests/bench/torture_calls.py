@@ -9,6 +9,8 @@ of a kind fails, until the work passes without reaching it; then again with all 
 each, the same work must give the right answers again. Exits with 1 if anything is wrong: an answer, an error without a
 name, more requests ended than the failure may end, a request without a last reply, books that do not agree with the
 backend.
+
+Then the pipes and the next processes of an isolated engine with the built-in model (`tests/support/failing_child.py`).
 """
 
 import argparse
@@ -16,10 +18,15 @@ import logging
 import sys
 from pathlib import Path
 
+MOST_STARTS = 5
+"""The engine is given up at one more death in a row than starts that may fail."""
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent)]
 
+import failing_child  # noqa: E402
 from failing_loop import KINDS, Series, Work, failing  # noqa: E402
+
+from engine import Engine  # noqa: E402
 
 
 def tried(kind: str, *, lasting: bool) -> Series:
@@ -29,6 +36,21 @@ def tried(kind: str, *, lasting: bool) -> Series:
         return failing(Work(), install, may_end=may_end, lasting=lasting, every=7 if lasting else 1)
     except AssertionError as error:
         return Series(faults=[str(error)])
+
+
+def tried_child(kind: str) -> Series:
+    """Returns the series of a kind of failure of an isolated engine."""
+    series = Series()
+    with Engine.load(isolated=True, **failing_child.OPTIONS) as llm:
+        right = failing_child.expected(llm)
+        for number in range(1, MOST_STARTS if kind == failing_child.STARTS else sys.maxsize):
+            failed = failing_child.failing(llm, right, failing_child.KINDS[kind], number)
+            series.faults += failed.faults
+            if not failed.reached or len(series.faults) > 9:
+                break
+            series.failed += 1
+            series.ended += failed.ended
+    return series
 
 
 def main() -> int:
@@ -47,6 +69,12 @@ def main() -> int:
             f"| {kind} | {once.failed} | {once.ended} | {lasting.failed} | {lasting.ended} | {len(wrong)} |", flush=True
         )
         for text in wrong[:3]:
+            print(f"    {text[:300]}", file=sys.stderr)
+    for kind in filter(lambda name: name.startswith(wanted), failing_child.KINDS):
+        series = tried_child(kind)
+        faults += len(series.faults)
+        print(f"| {kind} | {series.failed} | {series.ended} | | | {len(series.faults)} |", flush=True)
+        for text in series.faults[:3]:
             print(f"    {text[:300]}", file=sys.stderr)
     return bool(faults)
 
