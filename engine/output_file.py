@@ -85,14 +85,14 @@ def replacing(path: str | Path, *, mode: int = 0o600) -> Generator[tuple[IO[byte
     the new one. Of a file with several names (hard links) only this name gets the new content. Raises OSError.
     """
     target = resolved(path)
-    new = tempfile.NamedTemporaryFile(dir=target.parent, prefix=temporary_prefix(target), delete=False)  # noqa: SIM115
-    name = Path(new.name)
+    number, made = tempfile.mkstemp(dir=target.parent, prefix=temporary_prefix(target))
+    name = Path(made)
     try:
-        with new:
-            yield new.file, name
-            new.flush()
+        with _opened(number) as file:
+            yield file, name
+            file.flush()
             _keep_permissions(target, name, mode)
-            os.fsync(new.fileno())
+            os.fsync(number)
         name.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):  # the first error is the one to tell
@@ -133,6 +133,14 @@ def lock(descriptor: int) -> bool:
     except (BlockingIOError, PermissionError):
         return False
     return True
+
+
+def _opened(number: int) -> IO[bytes]:
+    try:
+        return os.fdopen(number, "wb")
+    except BaseException:
+        os.close(number)
+        raise
 
 
 def _keep_permissions(target: Path, name: Path, mode: int) -> None:

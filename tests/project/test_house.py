@@ -50,7 +50,7 @@ MAX_ROOM_LINES = {
     "runtime/": 6_300,
     "template/": 5_090,
     "tools/": 1_500,
-    "modules outside rooms": 8_020,
+    "modules outside rooms": 8_030,
 }
 """What each room may have. A room that is cut gets less; one that needs more says why in docs/ARCHITECTURE.md."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}
