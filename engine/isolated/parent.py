@@ -302,7 +302,8 @@ class IsolatedRunner:
         """Give a new child the adapters and the media that the old one had. Raises EngineError for an adapter that
         cannot be loaded any more."""
         adapters = [order._replace(id=next(self._own_ids)) for order in self._adapters]
-        media = [source.order for source in self._sources.values() if self._ledger.get(source.order.id) is None]
+        held = [source.order for at in self._sources.valuerefs() if (source := at()) is not None]  # others add to it
+        media = [order for order in held if self._ledger.get(order.id) is None]
         orders = {order.id: order for order in (*adapters, *media)}
         for order in orders.values():
             self._link.send(order)

@@ -132,6 +132,27 @@ def test_the_next_child_reads_the_pictures_again(apart: Engine, monkeypatch: pyt
     assert [apart.chat(asked(seed), **TURN, logprobs=1).logprobs for seed in (0, 1)] == expected
 
 
+def test_others_may_ask_for_pictures_while_a_child_is_set_up(apart: Engine) -> None:
+    runner, asked_for = runner_of(apart), list[object]()
+    apart.chat(asked(0), **TURN)
+
+    class Beside:
+        """A source beside which another thread asks for one more."""
+
+        @property
+        def order(self) -> Read:
+            if len(asked_for) < 3:
+                asked_for.append(more := Beside())
+                runner._sources[next(runner._own_ids)] = more
+            return Read(next(runner._own_ids), media(KINDS["llava"], 1))
+
+    runner._sources[next(runner._own_ids)] = first = Beside()
+    runner._link.child.process.kill()
+    assert apart.chat(asked(0), **TURN).finish_reason == "length"
+    assert asked_for
+    del first
+
+
 def test_what_is_read_for_one_who_was_interrupted_is_forgotten(apart: Engine, sent: list[object]) -> None:
     runner, main = runner_of(apart), threading.main_thread().ident
     assert main is not None
