@@ -74,7 +74,8 @@ class Lines:
             if created:
                 sync_folder(self.path.parent)
         except BaseException:
-            os.close(self._fd)
+            with contextlib.suppress(OSError):  # the first error is the one to tell
+                os.close(self._fd)
             raise
         return created
 

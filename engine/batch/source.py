@@ -37,8 +37,7 @@ class Source:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # all was read
-            self._file.close()
+        _shut(self._file)
 
     def lines(self) -> Iterator[tuple[int, int, bytes]]:
         """Yields every line that is not blank: its number from 1 on, its offset, its bytes."""
@@ -114,10 +113,16 @@ def _copying() -> Generator[None]:
         ) from error
 
 
+def _shut(file: IO[bytes]) -> None:
+    with suppress(OSError):  # all was read, or another error is the one to tell
+        file.close()
+
+
 def _spooled(lines: Iterable[bytes]) -> IO[bytes]:
     with ExitStack() as undo:
         with _copying():
-            file = undo.enter_context(tempfile.TemporaryFile())
+            file = tempfile.TemporaryFile()  # noqa: SIM115 - `Source` closes it
+        undo.callback(_shut, file)
         for line in lines:
             with _copying():
                 file.write(line)
