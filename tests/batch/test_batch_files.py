@@ -7,12 +7,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from engine import ChatTemplate, Engine, EngineError, RequestError, batch
 from engine.batch import job
+from engine.batch import lines as batch_lines
 from engine.batch.files import Files
 from engine.testing import ByteVocab, ScriptedBackend
 
@@ -319,3 +320,17 @@ def test_a_deleted_output_ends_the_batch_within_a_second(tmp_path: Path, monkeyp
 def test_standard_input_without_a_descriptor(tmp_path: Path, llm: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(ROWS[0]).encode())))
     assert run("-", tmp_path / "out.jsonl", llm).done == 1
+
+
+def test_a_close_that_fails_hides_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_descriptor: int) -> NoReturn:
+        raise OSError(errno.EIO, "Input/output error")
+
+    def close_badly(descriptor: int, close: Callable[[int], None] = os.close) -> None:
+        close(descriptor)
+        refuse(descriptor)
+
+    monkeypatch.setattr(batch_lines, "lock", refuse)
+    monkeypatch.setattr(os, "close", close_badly)
+    with pytest.raises(EngineError, match="cannot be locked"):
+        batch_lines.Lines(tmp_path / "out.jsonl")
