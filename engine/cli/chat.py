@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any
 
+from engine import paths
 from engine.agent.run import RunStream
 from engine.cli.confirm import confirmed
 from engine.cli.prompt import reader
@@ -88,7 +89,7 @@ class Chat:
         self._takes_commands = commands or self._interactive
         self._warned = False
         self.history: list[Message] = []
-        if file is not None and file.exists():
+        if file is not None and paths.exists(file):
             self._load(file)
         if system is not None:
             self._set_system(system)

@@ -14,6 +14,7 @@ from typing import Any, Unpack, cast
 
 from pydantic_core import to_json
 
+from engine import paths
 from engine._data import builtin_model
 from engine.cli.chat import Chat
 from engine.cli.confirm import can_ask
@@ -180,7 +181,7 @@ def _kept(options: argparse.Namespace) -> Generator[Path | None]:
         yield options.resume
         return
     with session(options.session) as path:
-        if not options.models and path.exists():
+        if not options.models and paths.exists(path):
             options.models = list(read(path).models)
         yield path
 

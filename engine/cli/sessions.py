@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from engine import paths
 from engine.cli.exit_codes import DONE
 from engine.errors import RequestError
 from engine.output_file import lock, write_file
@@ -114,8 +115,8 @@ def _files() -> list[tuple[float, Path]]:
     cannot be read."""
     place, found = folder(), list[tuple[float, Path]]()
     try:
-        for path in place.iterdir() if place.is_dir() else ():
-            if path.name.endswith(_END) and _NAME.fullmatch(path.name.removesuffix(_END)) and path.is_file():
+        for path in paths.listed(place):
+            if path.name.endswith(_END) and _NAME.fullmatch(path.name.removesuffix(_END)) and paths.is_file(path):
                 found.append((path.stat().st_mtime, path))
     except OSError as error:
         raise _unusable(place, error) from error

@@ -4,7 +4,9 @@ The room's only importer of huggingface_hub, whose settings apply here (HF_ENDPO
 HF_HUB_ETAG_TIMEOUT, HF_HUB_DOWNLOAD_TIMEOUT, HF_HOME, HF_HUB_CACHE).
 """
 
+import errno
 import json
+import os
 import re
 import time
 from collections.abc import Collection, Generator, Iterator
@@ -22,6 +24,7 @@ from huggingface_hub import (
     scan_cache_dir,
 )
 from huggingface_hub.errors import (
+    CacheNotFound,
     GatedRepoError,
     HfHubHTTPError,
     HFValidationError,
@@ -263,8 +266,11 @@ def lock(repo: str, etag: str, seconds: float) -> AbstractContextManager[Any]:
 
 def delete_cached(files: Collection[Path]) -> bool:
     """Delete files of the cache through huggingface_hub, which since 1.31 may store the bytes of several repositories
-    in one place. Returns False if it is older and cannot."""
-    found = scan_cache_dir(cache_directory())
+    in one place. Returns False if it is older and cannot. Raises OSError."""
+    try:
+        found = scan_cache_dir(cache_directory())
+    except CacheNotFound as error:  # Python 3.14 takes a disk that fails for it
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(cache_directory())) from error
     delete = getattr(found, "delete_files", None)
     if delete is None:
         return False

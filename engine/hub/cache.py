@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine import paths
 from engine.errors import ModelLoadError
 from engine.hub import api
 from engine.hub.api import Listing
@@ -98,7 +99,7 @@ def is_here(repo: str, commit: str, variant: Variant) -> bool:
 @on_disk()
 def is_whole(path: Path, size: int | None) -> bool:
     """Whether a file is there and has this size."""
-    return path.is_file() and size in (None, path.stat().st_size)
+    return paths.is_file(path) and size in (None, path.stat().st_size)
 
 
 @on_disk()
@@ -106,9 +107,9 @@ def snapshot(repo: str, revision: str | None) -> Listing | None:
     """Returns the cached files at a revision, as far as known without asking the Hub; None if there are none."""
     commit = revision if is_commit(revision) else known_commit(repo, revision or MAIN)
     folder = _snapshots(repo) / (commit or "")
-    if commit is None or not folder.is_dir():
+    if commit is None or not paths.is_dir(folder):
         return None
-    files = (path for path in sorted(folder.rglob("*.gguf")) if path.is_file())
+    files = (path for path in paths.below(folder) if path.name.endswith(".gguf") and paths.is_file(path))
     return Listing(commit, tuple(File(path.relative_to(folder).as_posix(), path.stat().st_size) for path in files))
 
 
@@ -128,17 +129,18 @@ def models() -> list[CachedModel]:
     found: dict[tuple[Path, ...], CachedModel] = {}
     for repo in _repositories():
         main = known_commit(repo, MAIN)
-        for folder in sorted(_snapshots(repo).glob("*"), key=lambda folder: folder.name != main):
+        for folder in sorted(paths.listed(_snapshots(repo)), key=lambda folder: folder.name != main):
             here = snapshot(repo, folder.name)
             variants = variants_of(here.files if here else ())
             for variant in variants:
-                paths = tuple(folder / file.path for file in variant.files)
+                parts = tuple(folder / file.path for file in variant.files)
                 name = _name(repo, None if folder.name == main else folder.name, variant, variants)
-                model = CachedModel(repo, str(name), variant.size or 0, paths, folder.name, variant)
-                found.setdefault(tuple(path.resolve() for path in paths), model)
-        for path in (api.repository_directory(repo) / "blobs").glob(f"*{UNFINISHED}"):
-            size = path.stat().st_size
-            found[path,] = CachedModel(repo, f"{repo} (unfinished download)", size, (path,))
+                model = CachedModel(repo, str(name), variant.size or 0, parts, folder.name, variant)
+                found.setdefault(tuple(path.resolve() for path in parts), model)
+        for path in paths.listed(api.repository_directory(repo) / "blobs"):
+            if path.name.endswith(UNFINISHED):
+                size = path.stat().st_size
+                found[path,] = CachedModel(repo, f"{repo} (unfinished download)", size, (path,))
     return sorted(found.values(), key=lambda model: (model.name, model.paths))
 
 
@@ -171,11 +173,11 @@ def remove(unwanted: Collection[CachedModel]) -> None:
             model.paths[0].unlink(missing_ok=True)
             continue
         blobs = {path.resolve() for path in model.paths}
-        _delete([path for path in _snapshots(model.repo).rglob("*") if path.resolve() in blobs])
+        _delete([path for path in paths.below(_snapshots(model.repo)) if path.resolve() in blobs])
     for repo in {model.repo for model in unwanted}:
         folder = api.repository_directory(repo)
-        ours = {path.resolve() for path in _snapshots(repo).rglob(COMPANION)}
-        kept = [path for name in ("snapshots", "blobs") for path in (folder / name).rglob("*") if not path.is_dir()]
+        ours = {path.resolve() for path in paths.below(_snapshots(repo)) if path.name == COMPANION}
+        kept = [path for name in ("snapshots", "blobs") for path in paths.below(folder / name)]
         if {path.resolve() for path in kept} <= ours:
             shutil.rmtree(folder)
 
@@ -198,8 +200,8 @@ def _name(repo: str, revision: str | None, variant: Variant, variants: Sequence[
 
 
 def _repositories() -> list[str]:
-    folders = sorted(api.cache_directory().glob("models--*--*"))
-    return [folder.name.removeprefix("models--").replace("--", "/") for folder in folders]
+    folders = (folder.name for folder in paths.listed(api.cache_directory()))
+    return [found[1].replace("--", "/") for name in folders if (found := re.fullmatch("models--(.*--.*)", name))]
 
 
 def _snapshots(repo: str) -> Path:
@@ -214,4 +216,4 @@ def _reference(repo: str, revision: str) -> Path:
 def known_commit(repo: str, revision: str) -> str | None:
     """Returns the commit that a branch or tag was at when the Hub was last asked."""
     path = _reference(repo, revision)
-    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+    return path.read_text(encoding="utf-8").strip() if paths.is_file(path) else None

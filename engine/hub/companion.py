@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from engine import paths
 from engine.errors import ModelLoadError
 from engine.hub import api, cache, download
 from engine.hub.names import parse
@@ -53,9 +54,9 @@ def _read(repo: str, commit: str | None) -> bytes | None:
     commit = commit or cache.known_commit(repo, cache.MAIN)
     if commit is not None:
         path = cache.path_of(repo, commit, File(cache.COMPANION))
-        if path.is_file():
+        if paths.is_file(path):
             return path.read_bytes() if path.stat().st_size <= LARGEST else None
-        if cache.absent(repo, commit).exists():
+        if paths.exists(cache.absent(repo, commit)):
             return None
     there = api.listing(repo, commit)
     sizes = {file.path: file.size for file in there.files}

@@ -15,6 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO
 
+from engine import paths
 from engine.errors import ModelLoadError
 from engine.hub import api, cache
 from engine.hub.api import Blob, Unavailable
@@ -37,7 +38,7 @@ def unfinished_size(blob: Blob) -> int:
         return blob.size
     path = _unfinished(blob)
     with cache.on_disk():
-        return min(path.stat().st_size, blob.size) if path.is_file() else 0
+        return min(path.stat().st_size, blob.size) if paths.is_file(path) else 0
 
 
 def check_room(missing: int) -> None:

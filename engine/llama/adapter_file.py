@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine import paths
 from engine.errors import ModelLoadError
 from engine.llama.gguf import check_is_file, check_whole
 from engine.llama.gguf_header import Header, Tensor, damaged, read_header, reading, tensor_type_name
@@ -44,7 +45,7 @@ def read_adapter(path: str | Path) -> AdapterFile:
     """Read an adapter's header and digest. Raises ModelLoadError if it is not a complete LoRA adapter in GGUF."""
     file = Path(path).expanduser().absolute()
     with reading(file):
-        is_folder = file.is_dir()
+        is_folder = paths.is_dir(file)
     if is_folder or file.suffix in (".safetensors", ".bin"):
         raise ModelLoadError(f"{file} is not GGUF; convert the adapter with llama.cpp's convert_lora_to_gguf.py.")
     check_is_file(file)

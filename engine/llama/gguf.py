@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from engine import paths
 from engine.errors import ModelLoadError
 from engine.llama.gguf_charsmap import check_charsmap
 from engine.llama.gguf_header import (
@@ -239,7 +240,7 @@ def _parts(file: Path, header: Header) -> tuple[Path, ...]:
         )
     parts = tuple(file.with_name(f"{match['stem']}-{number:05d}-of-{count:05d}.gguf") for number in range(1, count + 1))
     with reading(file):
-        missing = [part.name for part in parts if not part.is_file()]
+        missing = [part.name for part in parts if not paths.is_file(part)]
     if missing:
         raise ModelLoadError(
             f"{file} has {count} parts, but {', '.join(missing)} is missing; put all of them into {file.parent}."

@@ -18,6 +18,7 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from engine import paths
 from engine.errors import RequestError, shown
 from engine.runtime.adapters import BASE, Adapters
 from engine.runtime.state_file import Origin, SavedState, read_head, read_state, write_state
@@ -298,7 +299,7 @@ class _Folder:
 
     def _files(self, names: "re.Pattern[str]" = _FILE) -> Iterator[Path]:
         for folder in self._path.iterdir():
-            if _FOLDER.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink():
+            if _FOLDER.fullmatch(folder.name) and paths.is_dir(folder) and not folder.is_symlink():
                 yield from (path for path in folder.iterdir() if names.fullmatch(path.name))
 
     def _place(self, origin: Origin) -> Path:

@@ -531,7 +531,7 @@ def test_which_names_of_a_file_are_tools(tmp_path: Path, tools: Path) -> None:
     listed = tmp_path / "listed.py"
     listed.write_text(TOOLS + "\nTOOLS = [_hidden]\n", encoding="utf-8")
     assert [tool.name for tool in tools_of(listed)] == ["_hidden"]
-    for text, words in (("1 / 0", "ZeroDivisionError"), ("x = 1", "defines no tools"), ("def", "SyntaxError")):
+    for text, words in (("1 / 0", "ZeroDivisionError"), ("nothing = 1", "defines no tools"), ("def", "SyntaxError")):
         listed.write_text(text, encoding="utf-8")
         with pytest.raises(RequestError, match=words):
             tools_of(listed)

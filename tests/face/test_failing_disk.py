@@ -2,16 +2,24 @@
 the other places meet one error at each kind of call. A full run is tests/bench/torture_files.py."""
 
 import errno
+import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 if sys.platform != "linux":
     pytest.skip("/proc", allow_module_level=True)
 
+import hub_server
 import torture_places
+from failing_disk import failing
 from torture import Place, tortured
+
+from engine.errors import ModelLoadError
+from engine.hub import cache, fetch, named
 
 PLACES = (*torture_places.BATCHES, *torture_places.STATES, *torture_places.RECORDS, *torture_places.SESSIONS)
 
@@ -43,3 +51,31 @@ def test_the_cache_of_models(of_the_hub: dict[str, Place], name: str) -> None:
     count = tortured(of_the_hub[name], (errno.EIO,), (False,), alike=False)
     assert not count.faults, "\n".join(count.faults)
     assert count.failed > 1
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.EACCES])
+def test_a_model_is_removed_and_no_other(tmp_path: Path, error: int) -> None:
+    """Whatever call fails, the repository's other model stays, and removing it again does what is left."""
+    wanted, other = named("own/repo:Q8_0"), named("own/repo:Q4_0")
+    assert wanted is not None
+    assert other is not None
+    with hub_server.running() as server:
+        server.add("own/repo", {"m-Q8_0.gguf": b"8" * 900, "m-Q4_0.gguf": b"4" * 500})
+        with torture_places.hub_cache(server, tmp_path / "0"):
+            stays = fetch(other).relative_to(tmp_path / "0")
+            fetch(wanted)
+        at = 0
+        while True:
+            at += 1
+            folder = tmp_path / f"{at}"
+            shutil.copytree(tmp_path / "0", folder, symlinks=True)
+            with torture_places.hub_cache(server, folder):
+                with failing(folder, at, error) as disk, suppress(OSError, ModelLoadError):
+                    cache.remove(cache.models_of(wanted))
+                assert (folder / stays).read_bytes() == b"4" * 500, disk.failed
+                with suppress(ModelLoadError):  # it was removed at once
+                    cache.remove(cache.models_of(wanted))
+                assert [model.name for model in cache.models()] == ["own/repo:Q4_0"], disk.failed
+            if not disk.failed:
+                break
+    assert at > 10

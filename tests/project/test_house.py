@@ -38,7 +38,7 @@ MAX_ROOM_LINES = {
     "constraint/": 1_670,
     "diagnose/": 2_120,
     "families/": 1_660,
-    "hub/": 1_680,
+    "hub/": 1_690,
     "isolated/": 1_365,
     "llama/": 5_820,
     "media/": 1_090,
@@ -50,7 +50,7 @@ MAX_ROOM_LINES = {
     "runtime/": 6_300,
     "template/": 5_090,
     "tools/": 1_500,
-    "modules outside rooms": 8_030,
+    "modules outside rooms": 8_090,
 }
 """What each room may have. A room that is cut gets less; one that needs more says why in docs/ARCHITECTURE.md."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}

@@ -456,6 +456,7 @@ async def test_cancelling_the_task_stops_the_decode(how: str) -> None:
                     pass
 
         task = asyncio.create_task(read())
+        await asyncio.sleep(0)  # a task that is cancelled before its first step never reads
         await asyncio.to_thread(decoding, backend)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -413,30 +413,32 @@ _FILES = r"cache/(models--own--repo/(blobs/[0-9a-f]+|snapshots/.*\.gguf|refs/mai
 
 
 @contextmanager
+def hub_cache(server: hub_server.Hub, folder: Path) -> Generator[None]:
+    """The cache is below a folder, and the Hub is a server on the loopback device, within the block."""
+    settings: dict[str, Any] = {
+        "ENDPOINT": server.address,
+        "HUGGINGFACE_CO_URL_TEMPLATE": server.address + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HUB_CACHE": str(folder / "cache"),
+        "HF_TOKEN_PATH": str(folder / "token"),
+        "HF_HUB_OFFLINE": False,
+    }
+    with patch.multiple(constants, **settings), patch.object(download, "WAITS", (0.0, 0.0, 0.0)):
+        try:
+            yield
+        finally:
+            huggingface_hub.close_session()
+
+
+@contextmanager
 def hub_places() -> Generator[tuple[Place, ...]]:
     """Yields the places of the Hub's cache, with a server."""
     with hub_server.running() as server:
         server.add("own/repo", {Q8: DATA})
 
-        @contextmanager
-        def cache(folder: Path) -> Generator[None]:
-            settings: dict[str, Any] = {
-                "ENDPOINT": server.address,
-                "HUGGINGFACE_CO_URL_TEMPLATE": server.address + "/{repo_id}/resolve/{revision}/{filename}",
-                "HF_HUB_CACHE": str(folder / "cache"),
-                "HF_TOKEN_PATH": str(folder / "token"),
-                "HF_HUB_OFFLINE": False,
-            }
-            with patch.multiple(constants, **settings), patch.object(download, "WAITS", (0.0, 0.0, 0.0)):
-                try:
-                    yield
-                finally:
-                    huggingface_hub.close_session()
-
         def fetched(folder: Path) -> object:
             name = named("own/repo:Q8_0")
             assert name is not None
-            with cache(folder):
+            with hub_cache(server, folder):
                 return fetch(name, progress=Progress(None)).name == Q8
 
         def half(folder: Path) -> None:
@@ -450,7 +452,7 @@ def hub_places() -> Generator[tuple[Place, ...]]:
             return bool(found)
 
         def listed(folder: Path) -> object:
-            with cache(folder):
+            with hub_cache(server, folder):
                 return json.loads(_command(folder, "models", "list", "--json"))[0]["name"]
 
         made = Place("a download", fetched, here, _FILES, (ModelLoadError,), answer=True)
