@@ -188,7 +188,15 @@ class StateStore:
             self._unwritten += size
             if self._writer is None:
                 self._writer = ThreadPoolExecutor(1, thread_name_prefix="llama-engine-states")
-        write = self._writer.submit(folder.write, origin, saved, covered)
+            writer = self._writer
+        try:
+            write = writer.submit(folder.write, origin, saved, covered)
+        except RuntimeError as error:  # no thread is left; what was not written is not counted, and not written later
+            with self._lock:
+                self._unwritten -= size
+                self._writer = None
+            _log.warning("A state is not written to disk: %s", error)
+            return
         self._writes.add(write)
         write.add_done_callback(lambda _: self._written(write, size))
 

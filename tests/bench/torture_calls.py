@@ -10,12 +10,16 @@ each, the same work must give the right answers again. Exits with 1 if anything 
 name, more requests ended than the failure may end, a request without a last reply, books that do not agree with the
 backend.
 
+Then the same on an engine with the built-in model, real weights (`tests/support/failing_engine.py`): what llama.cpp
+returns, memory for arrays and masks, pictures, parsers; at most `--most` places of a kind.
+
 Then the pipes and the next processes of an isolated engine with the built-in model (`tests/support/failing_child.py`).
 """
 
 import argparse
 import logging
 import sys
+import tempfile
 from pathlib import Path
 
 MOST_STARTS = 5
@@ -24,6 +28,7 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent)]
 
 import failing_child  # noqa: E402
+import failing_engine  # noqa: E402
 from failing_loop import KINDS, Series, Work, failing  # noqa: E402
 
 from engine import Engine  # noqa: E402
@@ -36,6 +41,21 @@ def tried(kind: str, *, lasting: bool) -> Series:
         return failing(Work(), install, may_end=may_end, lasting=lasting, every=7 if lasting else 1)
     except AssertionError as error:
         return Series(faults=[str(error)])
+
+
+def tried_engine(kind: str, most: int) -> Series:
+    """Returns the series of a kind of failure of an engine with real weights."""
+    series = Series()
+    with tempfile.TemporaryDirectory() as folder, failing_engine.opened(Path(folder)) as llm:
+        right = failing_engine.expected(llm)
+        for number in range(1, most + 1):
+            failed = failing_engine.failing(llm, right, failing_engine.KINDS[kind], number)
+            series.faults += failed.faults
+            if not failed.reached or len(series.faults) > 9:
+                break
+            series.failed += 1
+            series.ended += failed.ended
+    return series
 
 
 def tried_child(kind: str) -> Series:
@@ -56,7 +76,9 @@ def tried_child(kind: str) -> Series:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kind", action="append", default=[], metavar="TEXT", help="kinds whose name begins with this")
-    wanted = tuple(parser.parse_args().kind) or ("",)
+    parser.add_argument("--most", type=int, default=sys.maxsize, help="places of a kind with real weights")
+    options = parser.parse_args()
+    wanted = tuple(options.kind) or ("",)
     logging.disable(logging.CRITICAL)
     faults = 0
     print("| kind | calls failed | ended by name | lasting: failed | ended by name | faults |")
@@ -70,8 +92,12 @@ def main() -> int:
         )
         for text in wrong[:3]:
             print(f"    {text[:300]}", file=sys.stderr)
-    for kind in filter(lambda name: name.startswith(wanted), failing_child.KINDS):
-        series = tried_child(kind)
+    more = [(kind, lambda kind=kind: tried_engine(kind, options.most)) for kind in failing_engine.KINDS]
+    more += [(kind, lambda kind=kind: tried_child(kind)) for kind in failing_child.KINDS]
+    for kind, tries in more:
+        if not kind.startswith(wanted):
+            continue
+        series = tries()
         faults += len(series.faults)
         print(f"| {kind} | {series.failed} | {series.ended} | | | {len(series.faults)} |", flush=True)
         for text in series.faults[:3]:

@@ -4,12 +4,15 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from failing_calls import raising
 
 from engine.errors import RequestError
+from engine.runtime import state_store
 from engine.runtime.adapters import BASE, Adapters
 from engine.runtime.state_file import Origin, SavedState, write_state
 from engine.runtime.state_store import Shelf, StateStore, Stored
@@ -322,3 +325,16 @@ def test_two_processes_keep_one_budget(tmp_path: Path) -> None:
     assert store.sizes.files >= 8
     for entry in store.entries(ORIGIN):
         assert store.read(ORIGIN, entry) == bytes([entry.tokens[0] % 256]) * 3_000
+
+
+def test_a_state_whose_writer_cannot_start_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_store, "_UNWRITTEN", 1500)
+    store = StateStore(0, tmp_path / "states", 10_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
+        keep(store, (1, 2))
+    store.flush()
+    assert held(store) == set()
+    keep(store, (3, 4))
+    store.flush()
+    assert held(store) == {(3, 4)}
