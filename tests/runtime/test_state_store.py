@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from failing_calls import raising
 
 from engine.errors import RequestError
 from engine.runtime import state_store
@@ -328,10 +327,13 @@ def test_two_processes_keep_one_budget(tmp_path: Path) -> None:
 
 
 def test_a_state_whose_writer_cannot_start_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
     monkeypatch.setattr(state_store, "_UNWRITTEN", 1500)
     store = StateStore(0, tmp_path / "states", 10_000)
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
+        patch.setattr(threading.Thread, "start", start)
         keep(store, (1, 2))
     store.flush()
     assert held(store) == set()
