@@ -181,7 +181,7 @@ def blob(repo: str, commit: str, path: str) -> Blob:
     with _own_errors(repo, commit, path):
         try:
             about = get_hf_file_metadata(
-                _url(repo, commit, path), timeout=constants.HF_HUB_ETAG_TIMEOUT, library_name=_US
+                _url(repo, commit, path), _token(), constants.HF_HUB_ETAG_TIMEOUT, library_name=_US
             )
         except (ValueError, TypeError, KeyError) as error:  # headers that it cannot read
             raise _no_hub(f"{type(error).__name__}: {error}") from error
@@ -213,8 +213,14 @@ def opened(file: Blob, start: int, stop: int) -> Generator[tuple[int, Iterator[b
 
 
 def _headers() -> dict[str, str]:
+    return {**build_hf_headers(token=_token(), library_name=_US), "Accept-Encoding": "identity"}
+
+
+def _token() -> str | bool:
+    """Returns the caller's token; False for none. Left to itself, huggingface_hub reads it in the middle of a
+    request."""
     try:
-        return {**build_hf_headers(library_name=_US), "Accept-Encoding": "identity"}
+        return (not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN and get_token()) or False
     except OSError as error:
         raise ModelLoadError(
             f"The token for the Hub cannot be read ({error}). Correct that, or set HF_TOKEN."
@@ -328,7 +334,7 @@ def _own_errors(repo: str, revision: str | None, path: str | None = None) -> Gen
 def _refused(error: HfHubHTTPError, repo: str, revision: str | None, path: str | None) -> ModelLoadError:
     """Returns the error for the Hub's refusal, with the way out."""
     status, page = error.response.status_code, f"{endpoint()}/{repo}"
-    token = "the token in use does not give access to it, " if get_token() else ""
+    token = "the token in use does not give access to it, " if _token() else ""
     if isinstance(error, GatedRepoError):
         way = "check that it was granted, and that the token may read gated repositories." if token else f"{_LOG_IN}."
         return Unavailable(f"{repo} is gated: its owner grants access. Ask for it at {page}, then {way}")
