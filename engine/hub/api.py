@@ -217,8 +217,7 @@ def _headers() -> dict[str, str]:
 
 
 def _token() -> str | bool:
-    """Returns the caller's token; False for none. Left to itself, huggingface_hub reads it in the middle of a
-    request."""
+    """Returns the caller's token; False for none. huggingface_hub itself reads it in the middle of a request."""
     try:
         return (not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN and get_token()) or False
     except OSError as error:
