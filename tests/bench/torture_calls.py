@@ -20,6 +20,7 @@ import argparse
 import logging
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 MOST_STARTS = 5
@@ -45,31 +46,29 @@ def tried(kind: str, *, lasting: bool) -> Series:
 
 def tried_engine(kind: str, most: int) -> Series:
     """Returns the series of a kind of failure of an engine with real weights."""
-    series = Series()
     with tempfile.TemporaryDirectory() as folder, failing_engine.opened(Path(folder)) as llm:
         right = failing_engine.expected(llm)
-        for number in range(1, most + 1):
-            failed = failing_engine.failing(llm, right, failing_engine.KINDS[kind], number)
-            series.faults += failed.faults
-            if not failed.reached or len(series.faults) > 9:
-                break
-            series.failed += 1
-            series.ended += failed.ended
-    return series
+        return one_by_one(lambda at: failing_engine.failing(llm, right, failing_engine.KINDS[kind], at), most)
 
 
 def tried_child(kind: str) -> Series:
     """Returns the series of a kind of failure of an isolated engine."""
-    series = Series()
+    most = MOST_STARTS - 1 if kind == failing_child.STARTS else sys.maxsize
     with Engine.load(isolated=True, **failing_child.OPTIONS) as llm:
         right = failing_child.expected(llm)
-        for number in range(1, MOST_STARTS if kind == failing_child.STARTS else sys.maxsize):
-            failed = failing_child.failing(llm, right, failing_child.KINDS[kind], number)
-            series.faults += failed.faults
-            if not failed.reached or len(series.faults) > 9:
-                break
-            series.failed += 1
-            series.ended += failed.ended
+        return one_by_one(lambda at: failing_child.failing(llm, right, failing_child.KINDS[kind], at), most)
+
+
+def one_by_one(fail: Callable[[int], failing_child.Failed], most: int) -> Series:
+    """Let the 1st, 2nd, .. call fail, `most` at most, until the failure is not reached or too much is wrong."""
+    series = Series()
+    for number in range(1, most + 1):
+        failed = fail(number)
+        series.faults += failed.faults
+        if not failed.reached or len(series.faults) > 9:
+            break
+        series.failed += 1
+        series.ended += failed.ended
     return series
 
 

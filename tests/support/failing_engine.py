@@ -7,7 +7,7 @@ the same answers again.
 import asyncio
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from failing_calls import (
     vector_decode,
     vocab,
 )
+from failing_child import Failed
 
 from engine import Engine, StateStore
 
@@ -108,7 +109,7 @@ def work(llm: Engine) -> dict[str, object]:
     asked: Any = [{"role": "user", "content": [f"{next(_NUMBERS)}, what is it?", PICTURE]}]  # never in the cache
     told["seen"] = outcome(lambda: llm.chat(asked, ignore_eos=True, **GREEDY).finish_reason)
     told["pinned"] = outcome(lambda: pinned(llm))
-    told["vectors"] = outcome(lambda: llm.embed(["a text", "another"]).shape)
+    told["vectors"] = outcome(lambda: llm.embed(["a text", "another"]).tobytes())
     told["awaited"] = outcome(lambda: asyncio.run(awaited(llm)))
     return told
 
@@ -189,15 +190,6 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-@dataclass
-class Failed:
-    """What came of one failure. `reached`: how many calls failed."""
-
-    reached: int
-    ended: int = 0
-    faults: list[str] = field(default_factory=list[str])
-
-
 def expected(llm: Engine) -> dict[str, object]:
     """Returns what the work gives when nothing fails. Raises AssertionError if it does not give it twice."""
     right = work(llm)
@@ -213,13 +205,14 @@ def failing(llm: Engine, right: Mapping[str, object], kind: Kind, number: int) -
         kind.install(llm, breaker, patch)
         told = work(llm)
     ended = {name: each for name, each in told.items() if isinstance(each, Exception) and each != right[name]}
-    result = Failed(breaker.reached, len(ended))
+    result = Failed(breaker.reached > 0, len(ended))
     faults = [f"{name} ended by {each!r}" for name, each in ended.items() if not kind.allows(each)]
     if len(ended) > kind.may_end:
         faults.append(f"{len(ended)} requests ended: {ended}")
     faults += others(told, right)
     if breaker.reached:
-        faults += [f"afterwards: {text}" for text in others(work(llm), right)]
+        after = work(llm)
+        faults += [f"afterwards: {name}: {after[name]!r}" for name in right if after[name] != right[name]]
     result.faults = [f"call {number}: {text}" for text in faults]
     return result
 
