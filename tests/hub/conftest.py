@@ -15,12 +15,8 @@ from engine.hub import download
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[hub_server.Hub]:
     """The server; waits between attempts are short, and no token of this machine is used."""
     with hub_server.running() as server:
-        settings: dict[str, object] = {
-            "ENDPOINT": server.address,
-            "HUGGINGFACE_CO_URL_TEMPLATE": server.address + "/{repo_id}/resolve/{revision}/{filename}",
-            "HF_HUB_CACHE": str(tmp_path / "cache"),
-            "HF_TOKEN_PATH": str(tmp_path / "token"),
-            "HF_HUB_OFFLINE": False,
+        settings = {
+            **hub_server.settings(server, tmp_path),
             "HF_HUB_ETAG_TIMEOUT": 5,
             "HF_HUB_DOWNLOAD_TIMEOUT": 5,
         }

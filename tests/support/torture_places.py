@@ -415,13 +415,7 @@ _FILES = r"cache/(models--own--repo/(blobs/[0-9a-f]+|snapshots/.*\.gguf|refs/mai
 @contextmanager
 def hub_cache(server: hub_server.Hub, folder: Path) -> Generator[None]:
     """The cache is below a folder, and the Hub is a server on the loopback device, within the block."""
-    settings: dict[str, Any] = {
-        "ENDPOINT": server.address,
-        "HUGGINGFACE_CO_URL_TEMPLATE": server.address + "/{repo_id}/resolve/{revision}/{filename}",
-        "HF_HUB_CACHE": str(folder / "cache"),
-        "HF_TOKEN_PATH": str(folder / "token"),
-        "HF_HUB_OFFLINE": False,
-    }
+    settings: dict[str, Any] = hub_server.settings(server, folder)
     with patch.multiple(constants, **settings), patch.object(download, "WAITS", (0.0, 0.0, 0.0)):
         try:
             yield
