@@ -1,8 +1,8 @@
 """The build hook: puts models.toml, the templates and the built-in model inside the wheel, under engine/_files/, and a
 bill of materials beside the wheel's metadata (PEP 770).
 
-The data lie at the repository's root because people read and edit them there; `engine/_data.py` finds them in both
-places. The files are named one by one, since including a directory would ship whatever else lies in it.
+The data lie at the repository's root because people read and edit them there; `engine/support/_data.py` finds them
+in both places. The files are named one by one, since including a directory would ship whatever else lies in it.
 """
 
 import hashlib

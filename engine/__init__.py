@@ -8,14 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engine.agent.agent import Agent
+    from engine.agent.mcp import MCP
     from engine.agent.run import Run, RunStream, Step
     from engine.agent.transcript import Transcript
-    from engine.conversation import Conversation
-    from engine.diagnose.explain import Explanation
-    from engine.diagnose.inspect import Inspection
-    from engine.engine import Engine
-    from engine.engines import EngineHandle, Engines, Waiting
-    from engine.errors import (
+    from engine.api.engine import Engine
+    from engine.api.engines import EngineHandle, Engines, Waiting
+    from engine.api.explain import Explanation
+    from engine.api.inspect import Inspection
+    from engine.formats.families import Families, Family, Format
+    from engine.formats.parsing import Parser, Piece
+    from engine.formats.template.chat_template import ChatTemplate
+    from engine.formats.template.prompt import Prompt
+    from engine.runtime.adapters.adapters import AdapterInfo
+    from engine.runtime.cache.state_store import StateStore, StoreSizes
+    from engine.runtime.loop.metrics import Metrics
+    from engine.runtime.loop.request import TurnRequest
+    from engine.runtime.stream.service import PinnedPrefix, Service, Stream
+    from engine.support.errors import (
         BatchInputError,
         CallbackError,
         ContextOverflowError,
@@ -32,7 +41,12 @@ if TYPE_CHECKING:
         TemplateError,
         WaitTimeoutError,
     )
-    from engine.events import (
+    from engine.tools import ToolContext, ToolLike, as_tool, as_tools
+    from engine.turns.conversation import Conversation
+    from engine.turns.options import AgentOptions, LoadOptions, RawOptions, TurnOptions
+    from engine.turns.scoring import Classification, Score
+    from engine.turns.vectors import Ranked
+    from engine.types.events import (
         ContentDelta,
         Event,
         Finished,
@@ -43,22 +57,9 @@ if TYPE_CHECKING:
         ToolResult,
         fold,
     )
-    from engine.families import Families, Family, Format
-    from engine.mcp import MCP
-    from engine.media import Audio, Image, ImageLink, MediaUrls
-    from engine.options import AgentOptions, LoadOptions, RawOptions, TurnOptions
-    from engine.parsing import Parser, Piece
-    from engine.parts import AudioPart, CallError, ImagePart
-    from engine.runtime.adapters import AdapterInfo
-    from engine.runtime.metrics import Metrics
-    from engine.runtime.request import TurnRequest
-    from engine.runtime.service import PinnedPrefix, Service, Stream
-    from engine.runtime.state_store import StateStore, StoreSizes
-    from engine.scoring import Classification, Score
-    from engine.template.chat_template import ChatTemplate
-    from engine.template.prompt import Prompt
-    from engine.tools import ToolContext, ToolLike, as_tool, as_tools
-    from engine.types import (
+    from engine.types.media import Audio, Image, ImageLink, MediaUrls
+    from engine.types.parts import AudioPart, CallError, ImagePart
+    from engine.types.types import (
         GBNF,
         AllowedTools,
         Choice,
@@ -83,7 +84,6 @@ if TYPE_CHECKING:
         ToolName,
         Usage,
     )
-    from engine.vectors import Ranked
 
 __all__ = [
     "GBNF",
@@ -185,35 +185,35 @@ _MODULES = {
     "engine.agent.agent": "Agent",
     "engine.agent.run": "Run RunStream Step",
     "engine.agent.transcript": "Transcript",
-    "engine.template.chat_template": "ChatTemplate",
-    "engine.engine": "Engine",
-    "engine.engines": "EngineHandle Engines Waiting",
-    "engine.errors": "BatchInputError CallbackError ContextOverflowError DecodeError DiskFullError EngineError "
+    "engine.formats.template.chat_template": "ChatTemplate",
+    "engine.api.engine": "Engine",
+    "engine.api.engines": "EngineHandle Engines Waiting",
+    "engine.support.errors": "BatchInputError CallbackError ContextOverflowError DecodeError DiskFullError EngineError "
     "EngineWarning FamilyError ForgedPromptError MissingTemplateError ModelLoadError QueueFullError RequestError "
     "TemplateError WaitTimeoutError",
-    "engine.events": "ContentDelta Event Finished ReasoningDelta ToolCallDelta ToolCallEnd ToolCallStart ToolResult "
-    "fold",
-    "engine.conversation": "Conversation",
-    "engine.diagnose.explain": "Explanation",
-    "engine.families": "Families Family Format",
-    "engine.diagnose.inspect": "Inspection",
-    "engine.options": "AgentOptions LoadOptions RawOptions TurnOptions",
-    "engine.mcp": "MCP",
-    "engine.media": "Audio Image ImageLink MediaUrls",
-    "engine.parsing": "Parser Piece",
-    "engine.runtime.adapters": "AdapterInfo",
-    "engine.parts": "AudioPart CallError ImagePart",
-    "engine.runtime.metrics": "Metrics",
-    "engine.runtime.request": "TurnRequest",
-    "engine.runtime.service": "PinnedPrefix Service Stream",
-    "engine.runtime.state_store": "StateStore StoreSizes",
-    "engine.scoring": "Classification Score",
-    "engine.template.prompt": "Prompt",
+    "engine.types.events": "ContentDelta Event Finished ReasoningDelta ToolCallDelta ToolCallEnd ToolCallStart "
+    "ToolResult fold",
+    "engine.turns.conversation": "Conversation",
+    "engine.api.explain": "Explanation",
+    "engine.formats.families": "Families Family Format",
+    "engine.api.inspect": "Inspection",
+    "engine.turns.options": "AgentOptions LoadOptions RawOptions TurnOptions",
+    "engine.agent.mcp": "MCP",
+    "engine.types.media": "Audio Image ImageLink MediaUrls",
+    "engine.formats.parsing": "Parser Piece",
+    "engine.runtime.adapters.adapters": "AdapterInfo",
+    "engine.types.parts": "AudioPart CallError ImagePart",
+    "engine.runtime.loop.metrics": "Metrics",
+    "engine.runtime.loop.request": "TurnRequest",
+    "engine.runtime.stream.service": "PinnedPrefix Service Stream",
+    "engine.runtime.cache.state_store": "StateStore StoreSizes",
+    "engine.turns.scoring": "Classification Score",
+    "engine.formats.template.prompt": "Prompt",
     "engine.tools": "ToolContext ToolLike as_tool as_tools",
-    "engine.types": "AllowedTools Choice Completion FinishReason GBNF JsonSchema Lark Message MessagesLike Part "
+    "engine.types.types": "AllowedTools Choice Completion FinishReason GBNF JsonSchema Lark Message MessagesLike Part "
     "ReasoningPart Regex ResponseFormat ResponseFormatLike Role SamplingParams TextPart TokenLogprob Tool ToolCall "
     "ToolChoice ToolName Usage",
-    "engine.vectors": "Ranked",
+    "engine.turns.vectors": "Ranked",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -18,9 +18,9 @@ import pytest
 from checkout import tracked_files
 from hypothesis import settings
 
-from engine import _data
-from engine.diagnose import preflight
-from engine.runtime.config import ContextOptions, ModelOptions
+from engine.isolated import preflight
+from engine.runtime.loop.config import ContextOptions, ModelOptions
+from engine.support import _data
 
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
@@ -61,7 +61,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    tolerated = pytest.mark.filterwarnings("default:.*preflight:engine.errors.EngineWarning")
+    tolerated = pytest.mark.filterwarnings("default:.*preflight:engine.support.errors.EngineWarning")
     for item in items:
         item.add_marker(tolerated, append=False)
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
 
-from engine import threads
-from engine.errors import CallbackError
+from engine.support import threads
+from engine.support.errors import CallbackError
 from engine.tools import described, finish
 
 

@@ -10,13 +10,13 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
 
-from engine import threads
 from engine.agent.callbacks import call, call_async, in_thread
 from engine.agent.limits import RunOptions
-from engine.errors import CallbackError, EngineError
+from engine.support import threads
+from engine.support.errors import CallbackError, EngineError
 from engine.tools import ToolContext, ToolOutcome, error_text, is_async, run, run_async, unfit
 from engine.tools.json_values import plain_json
-from engine.types import Tool, ToolCall
+from engine.types.types import Tool, ToolCall
 
 _GRACE = 1.0
 """Seconds that a cancelled async tool has to end."""

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, TypeVar, cast
 
 from engine.agent.transcript import Transcript
-from engine.errors import RequestError, shown
-from engine.hints import unknown_option
-from engine.types import Tool, ToolCall
+from engine.support.errors import RequestError, shown
+from engine.support.hints import unknown_option
+from engine.types.types import Tool, ToolCall
 
 Approval: TypeAlias = bool | str | dict[str, Any]
 Approve: TypeAlias = Callable[[ToolCall], Approval | Awaitable[Approval]]

@@ -12,14 +12,14 @@ from typing import Any, Generic, Protocol, TypeAlias
 from engine.agent.execution import Job, answers, answers_async, save, save_async
 from engine.agent.limits import RunOptions
 from engine.agent.transcript import CallRecord, RunEnd, Transcript
-from engine.display import Block, Span, ending, figures, page_html, page_markdown, short, timeline_html
-from engine.errors import ContextOverflowError, EngineError, RequestError
-from engine.events import Event, ToolResult
-from engine.media import MediaKind
-from engine.offloop import off_loop
-from engine.streams import GeneratedStream
+from engine.support.display import Block, Span, ending, figures, page_html, page_markdown, short, timeline_html
+from engine.support.errors import ContextOverflowError, EngineError, RequestError
+from engine.support.offloop import off_loop
 from engine.tools import Toolbox, ToolContext, ToolOutcome, error_text
-from engine.types import (
+from engine.types.events import Event, ToolResult
+from engine.types.media import MediaKind
+from engine.types.streams import GeneratedStream
+from engine.types.types import (
     Answer_co,
     Completion,
     Message,

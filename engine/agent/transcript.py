@@ -5,10 +5,10 @@ from typing import Literal, Self, TypeAlias
 
 from pydantic import Field, ValidationError
 
-from engine.errors import RequestError
-from engine.output_file import naming, write_file
-from engine.parts import Record, ResultPart, Text
-from engine.types import Message, MessagesLike
+from engine.support.errors import RequestError
+from engine.support.output_file import naming, write_file
+from engine.types.parts import Record, ResultPart, Text
+from engine.types.types import Message, MessagesLike
 
 RunEnd: TypeAlias = Literal[
     "stop",

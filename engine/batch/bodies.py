@@ -5,9 +5,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
-from engine.constraint.matcher import refusal
-from engine.constraint.response import response_of
-from engine.errors import EngineError, RequestError
+from engine.formats.grammar.response import response_of
+from engine.formats.template.conversation import check_last, conversation_of
 from engine.openai.completions import chat_answer, read_chat
 from engine.openai.embeddings import embeddings_problem, read_embeddings
 from engine.openai.items import messages_of, stored_items
@@ -15,10 +14,11 @@ from engine.openai.parameters import Json
 from engine.openai.problems import Problem, bad, problem_of
 from engine.openai.request import Request
 from engine.openai.responses import ResponsesAnswer, read_responses
-from engine.options import TurnOptions, checked, prompt_options, sampling_params
-from engine.template.conversation import check_last, conversation_of
+from engine.runtime.guidance.matcher import refusal
+from engine.support.errors import EngineError, RequestError
 from engine.tools import ToolLike, as_tools
-from engine.types import Completion, Message, MessagesLike, ResponseFormat, Tool, Usage
+from engine.turns.options import TurnOptions, checked, prompt_options, sampling_params
+from engine.types.types import Completion, Message, MessagesLike, ResponseFormat, Tool, Usage
 
 _CHAT, _RESPONSES, EMBEDDINGS = ENDPOINTS = ("/v1/chat/completions", "/v1/responses", "/v1/embeddings")
 """The valid values of a row's `url`."""

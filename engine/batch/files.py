@@ -16,8 +16,8 @@ from engine.batch.lines import Lines, changed, writing
 from engine.batch.manifest import Manifest
 from engine.batch.rows import identity as line_identity
 from engine.batch.tabular import is_table
-from engine.errors import EngineError, RequestError
-from engine.output_file import Identity, identity, replacing, resolved, temporary_prefix
+from engine.support.errors import EngineError, RequestError
+from engine.support.output_file import Identity, identity, replacing, resolved, temporary_prefix
 
 
 class Files:

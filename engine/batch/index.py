@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from engine.batch.bodies import Texts
 from engine.batch.rows import BadRowError, Defaults, Kind, Row, bad_key, bad_line, digest, parse_row, sort_key
 from engine.batch.source import Source
-from engine.errors import BatchInputError, EngineError
+from engine.support.errors import BatchInputError, EngineError
 
 State: TypeAlias = Literal["done", "failed"]
 

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, Unpack, cast, 
 from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
+from engine.api.engine import Engine
+from engine.api.engines import Engines
 from engine.batch.bodies import Texts, Turn, checked_turn
 from engine.batch.column_prompt import column_prompt
 from engine.batch.files import Files
@@ -27,16 +29,14 @@ from engine.batch.rows import ROW_ERRORS, Defaults, Row, answer_line, body_line,
 from engine.batch.source import RowsLike, Source, input_identity
 from engine.batch.table import Added, Table, added_columns, joined
 from engine.batch.tabular import Frame, is_frame, pyarrow
-from engine.engine import Engine
-from engine.engines import Engines
-from engine.errors import BatchInputError, EngineError, MissingTemplateError, QueueFullError, RequestError
 from engine.openai.embeddings import Embedding
 from engine.openai.projection import no_efforts, without_effort
-from engine.options import TurnOptions, refuse_unknown
-from engine.runtime.service import Stream
-from engine.screens import Screen, duration_text, screen_for
+from engine.runtime.stream.service import Stream
+from engine.support.errors import BatchInputError, EngineError, MissingTemplateError, QueueFullError, RequestError
+from engine.support.screens import Screen, duration_text, screen_for
 from engine.tools import ToolLike, as_tools
-from engine.types import JsonSchema, Usage
+from engine.turns.options import TurnOptions, refuse_unknown
+from engine.types.types import JsonSchema, Usage
 
 _VERSION = 1
 _WAKE_SECONDS = 0.25

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO
 
 from engine.batch.rows import identity, is_torn_line
-from engine.errors import DiskFullError, EngineError, RequestError
-from engine.output_file import lock, replacing, sync_folder
+from engine.support.errors import DiskFullError, EngineError, RequestError
+from engine.support.output_file import lock, replacing, sync_folder
 
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
-from engine.errors import RequestError
-from engine.output_file import replacing
+from engine.support.errors import RequestError
+from engine.support.output_file import replacing
 
 _FILES = "files"
 _ALWAYS = frozenset({"version", "model", "template", "family"})

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack, cast
 
+from engine.api.engine import Engine
 from engine.batch.bodies import Turn, checked_turn, read_body
 from engine.batch.rows import ROW_ERRORS, sort_key
-from engine.engine import Engine
-from engine.errors import EngineError, RequestError
 from engine.openai.projection import without_effort
-from engine.options import TurnOptions
+from engine.support.errors import EngineError, RequestError
 from engine.tools import ToolLike
-from engine.types import Completion, Usage
+from engine.turns.options import TurnOptions
+from engine.types.types import Completion, Usage
 
 Json: TypeAlias = dict[str, Any]
 

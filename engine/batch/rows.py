@@ -16,12 +16,19 @@ from pydantic_core import to_jsonable_python
 
 from engine.batch.bodies import EMBEDDINGS, ENDPOINTS, Texts, Turn, checked_turn, read_body, read_texts, timings
 from engine.batch.column_prompt import ColumnPrompt
-from engine.errors import BatchInputError, ContextOverflowError, DecodeError, EngineError, RequestError, TemplateError
 from engine.openai.choices import usage_object
 from engine.openai.parameters import Json
-from engine.parts import whole_characters
+from engine.support.errors import (
+    BatchInputError,
+    ContextOverflowError,
+    DecodeError,
+    EngineError,
+    RequestError,
+    TemplateError,
+)
 from engine.tools import ToolLike
-from engine.types import Completion
+from engine.types.parts import whole_characters
+from engine.types.types import Completion
 
 Kind: TypeAlias = Literal["openai", "simple"]
 

@@ -13,8 +13,8 @@ from typing import IO, Any, Self, TypeAlias, TypeVar, cast
 
 from engine.batch.rows import dump
 from engine.batch.tabular import Frame, is_frame, of_file, of_frame
-from engine.errors import BatchInputError, RequestError
-from engine.output_file import Identity, identity
+from engine.support.errors import BatchInputError, RequestError
+from engine.support.output_file import Identity, identity
 
 Read = TypeVar("Read")
 RowsLike: TypeAlias = "str | Path | Iterable[Mapping[str, Any]] | Frame"

@@ -17,11 +17,11 @@ from engine.batch.index import Index
 from engine.batch.rows import columns_of
 from engine.batch.source import Source
 from engine.batch.tabular import SEPARATORS, arrow_table, is_pandas, is_polars, pyarrow
-from engine.constraint.matcher import refusal
-from engine.constraint.response import response_of
-from engine.errors import EngineError
-from engine.parts import whole_characters
+from engine.formats.grammar.response import response_of
+from engine.runtime.guidance.matcher import refusal
+from engine.support.errors import EngineError
 from engine.tools import ToolLike
+from engine.types.parts import whole_characters
 
 Cells: TypeAlias = dict[str, Any]
 

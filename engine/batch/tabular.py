@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
-from engine.errors import BatchInputError, RequestError
+from engine.support.errors import BatchInputError, RequestError
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _CHUNK = 256

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from engine.check.exchange import Reply
-from engine.errors import shown
 from engine.remote.wire import mapping_of, text_of
+from engine.support.errors import shown
 
 _REASONING = ("reasoning_content", "reasoning")
 

@@ -10,16 +10,16 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from engine.errors import EngineError, MalformedEventWarning, RemoteError, RequestError, shown
 from engine.openai.api import Api
 from engine.openai.problems import Problem
 from engine.openai.projection import Reading, Turn, cancel
 from engine.remote.wire import Diagnostics, Wire, mapping_of, text_of
+from engine.support.errors import EngineError, MalformedEventWarning, RemoteError, RequestError, shown
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
 
-    from engine.engine import Engine
+    from engine.api.engine import Engine
 
 Json: TypeAlias = dict[str, Any]
 

@@ -11,7 +11,7 @@ from engine.check.answer import Answer, read_answer
 from engine.check.exchange import Exchange, Reply, check_plain
 from engine.check.markers import family_markers
 from engine.check.records import Record, Verdict
-from engine.errors import shown
+from engine.support.errors import shown
 from engine.tools import as_tools
 
 Json: TypeAlias = dict[str, Any]

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from engine.families import Family, builtin_families
-from engine.template.markers import Markers
+from engine.formats.families import Family, builtin_families
+from engine.formats.template.markers import Markers
 
 _USUAL = 24
 _BY_LOOKS = Markers(None)

@@ -20,7 +20,7 @@ from engine.cli.named import add_model_option
 from engine.cli.sessions import add_sessions, sessions
 from engine.cli.standard import OutputError, complain, complain_of_a_bug, give_up_output, output, standard_streams
 from engine.cli.vectors import add_embed, add_rerank, embed, rerank
-from engine.errors import EngineError, FamilyError, did_you_mean
+from engine.support.errors import EngineError, FamilyError, did_you_mean
 
 _EXAMPLES = """examples:
   llama-engine demo                    the built-in model; no download

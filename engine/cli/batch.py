@@ -6,8 +6,8 @@ from typing import Any
 
 from engine.cli.exit_codes import DISK_FULL, INTERRUPTED, SOME_FAILED, USAGE
 from engine.cli.standard import complain
-from engine.errors import BatchInputError, ContextOverflowError, DiskFullError, EngineError
-from engine.options import LoadOptions
+from engine.support.errors import BatchInputError, ContextOverflowError, DiskFullError, EngineError
+from engine.turns.options import LoadOptions
 
 _SEQUENCES = 8
 
@@ -70,8 +70,8 @@ class _Gone(argparse.Action):
 def batch(options: argparse.Namespace) -> int:
     """Run the batch and return the exit code."""
     from engine import batch as batches
+    from engine.api.engine import Engine
     from engine.cli import commands
-    from engine.engine import Engine
 
     loaded: list[Engine] = []
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from engine.cli.named import BUILTIN, add_model_option
 from engine.cli.screen import Screen, columns
-from engine.screens import screen_for
+from engine.support.screens import screen_for
 
 if TYPE_CHECKING:
-    from engine.engine import Engine
+    from engine.api.engine import Engine
 
 
 def add_bench(commands: Any) -> None:
@@ -46,7 +46,7 @@ def add_bench(commands: Any) -> None:
 
 def bench(options: argparse.Namespace) -> int:
     """Measure, show the results and return the exit code. Raises what `Engine.load` raises."""
-    from engine.engine import Engine
+    from engine.api.engine import Engine
 
     progress = screen_for(sys.stderr) if sys.stderr.isatty() else None
     speeds: dict[str, list[float]] = {}

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any
 
-from engine import paths
 from engine.agent.run import RunStream
+from engine.api.engine import Engine
 from engine.cli.confirm import confirmed
 from engine.cli.prompt import reader
 from engine.cli.screen import Screen
@@ -23,14 +23,14 @@ from engine.cli.sessions import read, write
 from engine.cli.settings import NAMES, changed, described
 from engine.cli.standard import complain
 from engine.cli.tool_files import watched
-from engine.display import figures
-from engine.engine import Engine
-from engine.errors import EngineError, RequestError, did_you_mean
-from engine.events import Event, ReasoningDelta
-from engine.media import Audio, Image, Media
-from engine.options import TurnOptions
+from engine.support import paths
+from engine.support.display import figures
+from engine.support.errors import EngineError, RequestError, did_you_mean
 from engine.tools import error_text
-from engine.types import Completion, Message, Tool, ToolCall, Usage
+from engine.turns.options import TurnOptions
+from engine.types.events import Event, ReasoningDelta
+from engine.types.media import Audio, Image, Media
+from engine.types.types import Completion, Message, Tool, ToolCall, Usage
 
 HELP = {
     "/help": "show these commands",

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from engine.cli.exit_codes import DONE, FAILED
 from engine.cli.named import BUILTIN
 from engine.cli.screen import Screen, columns
-from engine.errors import RequestError
-from engine.screens import screen_for
+from engine.support.errors import RequestError
+from engine.support.screens import screen_for
 
 if TYPE_CHECKING:
     from engine.check.exchange import Exchange
@@ -100,7 +100,7 @@ def _exchange(options: argparse.Namespace) -> Generator["Exchange"]:
             options.url, model=options.model, api_key=options.api_key, timeout=options.timeout, headers=headers
         )
         return
-    from engine.engine import Engine
+    from engine.api.engine import Engine
 
     with Engine.load(None if options.local == BUILTIN else options.local) as llm:
         yield LocalExchange(llm, timeout=options.timeout)

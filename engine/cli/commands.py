@@ -14,28 +14,28 @@ from typing import Any, Unpack, cast
 
 from pydantic_core import to_json
 
-from engine import paths
-from engine._data import builtin_model
+from engine.api.engine import Engine
+from engine.api.engines import Engines
 from engine.cli.chat import Chat
 from engine.cli.confirm import can_ask
+from engine.cli.doctor import NAME_WIDTH, diagnose
 from engine.cli.named import BUILTIN
 from engine.cli.screen import Screen, json_line
 from engine.cli.sessions import last, read, session
 from engine.cli.settings import REASONING
 from engine.cli.standard import complain
 from engine.cli.tool_files import mcp_servers, named_type, tools_of
-from engine.diagnose.doctor import NAME_WIDTH, diagnose
-from engine.display import figures, visible_json
-from engine.engine import Engine
-from engine.engines import Engines
-from engine.errors import RequestError
-from engine.events import ContentDelta
-from engine.families import Families, builtin_families
-from engine.media import Image
-from engine.options import LoadOptions, TurnOptions
-from engine.runtime.state_store import StateStore
+from engine.formats.families import Families, builtin_families
+from engine.runtime.cache.state_store import StateStore
+from engine.support import paths
+from engine.support._data import builtin_model
+from engine.support.display import figures, visible_json
+from engine.support.errors import RequestError
 from engine.tools import Toolbox
-from engine.types import JsonSchema, Message, Reasoning
+from engine.turns.options import LoadOptions, TurnOptions
+from engine.types.events import ContentDelta
+from engine.types.media import Image
+from engine.types.types import JsonSchema, Message, Reasoning
 
 _STATES = 4 << 30
 QUESTION = "What is 127 times 46?"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.cli.screen import Screen, columns
-from engine.families import Family, builtin_families
+from engine.formats.families import Family, builtin_families
 
 
 def add_families(commands: Any) -> None:
@@ -40,14 +40,14 @@ def families(options: argparse.Namespace) -> int:
     screen = Screen(sys.stdout)
     match options.action:
         case "check":
-            from engine.diagnose.family_check import check
+            from engine.formats.check.family_check import check
 
             found = check(options.file, options.template, options.response_template)
             screen.line(found.text())
             return 0 if found.is_sound else 1
         case "show":
-            from engine.diagnose.family_check import row_check
-            from engine.families.detect import tables_of
+            from engine.formats.check.family_check import row_check
+            from engine.formats.families.detect import tables_of
 
             screen.line(row_check(builtin_families().get(options.name), tables_of()).text())
         case _:

@@ -19,7 +19,7 @@ from rich.style import Style
 
 from engine.cli.blocks import Block, Blocks
 from engine.cli.standard import output
-from engine.display import visible
+from engine.support.display import visible
 
 _PERIOD = 0.06
 """Seconds between two drawings of the open block."""

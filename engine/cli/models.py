@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import ModelLoadError, RequestError
+from engine.support.errors import ModelLoadError, RequestError
 
 if TYPE_CHECKING:
-    from engine.diagnose.quantisations import Fit
+    from engine.cli.quantisations import Fit
     from engine.hub.cache import CachedModel
-    from engine.llama.plan import Machine
+    from engine.llama.plan.plan import Machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ def _suggest(options: argparse.Namespace) -> int:
 
 
 def _fit(options: argparse.Namespace) -> int:
+    from engine.cli.quantisations import Wanted, fits
     from engine.cli.screen import Screen
-    from engine.diagnose.quantisations import Wanted, fits
-    from engine.llama.plan import this_machine
+    from engine.llama.plan.plan import this_machine
 
     machine = this_machine()
     found = fits(options.name, options.revision, Wanted(options.ctx, options.sequences, options.projector), machine)
@@ -163,7 +163,7 @@ def _in_folder(folder: Path) -> list[_Row]:
 
 def _by_header(path: str) -> str | None:
     """Returns the quantisation in the file's header."""
-    from engine.llama.gguf_header import file_type_name, read_header
+    from engine.llama.gguf.gguf_header import file_type_name, read_header
 
     try:
         return file_type_name(read_header(Path(path)).integer("general.file_type", -1)) or None
@@ -174,7 +174,7 @@ def _by_header(path: str) -> str | None:
 def _download(options: argparse.Namespace) -> int:
     from engine import hub
     from engine.cli.screen import Screen
-    from engine.llama.machine import available_memory
+    from engine.llama.plan.machine import available_memory
 
     name = hub.named(options.name, options.revision)
     if name is None:

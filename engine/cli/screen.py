@@ -12,8 +12,8 @@ from rich.text import Text
 
 from engine.cli.live import LiveMarkdown
 from engine.cli.standard import output
-from engine.display import ending, visible, visible_json
-from engine.events import (
+from engine.support.display import ending, visible, visible_json
+from engine.types.events import (
     ContentDelta,
     Event,
     Finished,

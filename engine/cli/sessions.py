@@ -13,11 +13,11 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from engine import paths
 from engine.cli.exit_codes import DONE
-from engine.errors import RequestError
-from engine.output_file import lock, write_file
-from engine.types import Message, Record
+from engine.support import paths
+from engine.support.errors import RequestError
+from engine.support.output_file import lock, write_file
+from engine.types.types import Message, Record
 
 _NAME = re.compile(r"\w[\w.-]{0,63}", re.ASCII)
 _END = ".json"

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, cast
 
-from engine.errors import RequestError
-from engine.hints import unknown_option
-from engine.options import SamplingOptions, TurnOptions, checked, sampling_params
-from engine.types import Reasoning
+from engine.support.errors import RequestError
+from engine.support.hints import unknown_option
+from engine.turns.options import SamplingOptions, TurnOptions, checked, sampling_params
+from engine.types.types import Reasoning
 
 REASONING: Mapping[str, Reasoning] = MappingProxyType(
     {"on": True, "off": False, "low": "low", "medium": "medium", "high": "high"}

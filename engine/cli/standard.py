@@ -11,8 +11,8 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
-from engine.errors import EngineWarning
-from engine.screens import VisibleStream
+from engine.support.errors import EngineWarning
+from engine.support.screens import VisibleStream
 
 
 @contextmanager

@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
-from engine import _data
 from engine.cli.confirm import can_ask
 from engine.cli.exit_codes import DONE
 from engine.cli.named import BUILTIN
 from engine.cli.screen import Screen, columns
-from engine.errors import RequestError
 from engine.hub.variants import size_text
-from engine.llama.plan import MODEST_CONTEXT, Machine, this_machine
-from engine.types import Record
+from engine.llama.plan.plan import MODEST_CONTEXT, Machine, this_machine
+from engine.support import _data
+from engine.support.errors import RequestError
+from engine.types.types import Record
 
 _BUFFERS = 400_000_000
 """Compute buffers, windows, states and vocabulary, roughly."""

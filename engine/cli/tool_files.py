@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine.errors import RequestError
-from engine.mcp import MCP
+from engine.agent.mcp import MCP
+from engine.support.errors import RequestError
 from engine.tools import as_tools
-from engine.types import Tool
+from engine.types.types import Tool
 
 
 def tools_of(path: Path) -> tuple[Tool, ...]:

@@ -11,10 +11,10 @@ from typing import Any
 from engine.cli.exit_codes import DONE
 from engine.cli.named import add_model_option
 from engine.cli.standard import output
-from engine.errors import RequestError
-from engine.options import EmbedOptions, RerankOptions
-from engine.output_file import write_file
-from engine.vectors import numpy_file
+from engine.support.errors import RequestError
+from engine.support.output_file import write_file
+from engine.turns.options import EmbedOptions, RerankOptions
+from engine.turns.vectors import numpy_file
 
 _NUMPY, _LINES = ".npy", ".jsonl"
 

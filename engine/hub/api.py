@@ -43,9 +43,9 @@ from huggingface_hub.utils import (
     validate_repo_id,
 )
 
-from engine.errors import ModelLoadError
 from engine.hub.names import HUB_HOSTS
 from engine.hub.variants import File
+from engine.support.errors import ModelLoadError
 
 # The HTTP client's errors: httpx's in huggingface_hub 1, httpx2's in 2; its own errors are derived from them.
 _TRANSPORT: type[Exception] = HfHubHTTPError.__bases__[0]

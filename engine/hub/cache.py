@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine import paths
-from engine.errors import ModelLoadError
 from engine.hub import api
 from engine.hub.api import Listing
 from engine.hub.names import Name
 from engine.hub.variants import File, Variant, is_meant, variants_of
-from engine.output_file import replacing
+from engine.support import paths
+from engine.support.errors import ModelLoadError
+from engine.support.output_file import replacing
 
 MAIN = "main"
 COMPANION = "tokenizer_config.json"

@@ -4,11 +4,11 @@ import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from engine import paths
-from engine.errors import ModelLoadError
 from engine.hub import api, cache, download
 from engine.hub.names import parse
 from engine.hub.variants import File
+from engine.support import paths
+from engine.support.errors import ModelLoadError
 
 _log = logging.getLogger("engine.hub")
 

@@ -15,11 +15,11 @@ from itertools import count
 from pathlib import Path
 from typing import IO
 
-from engine import paths
-from engine.errors import ModelLoadError
 from engine.hub import api, cache
 from engine.hub.api import Blob, Unavailable
 from engine.hub.variants import File, size_text
+from engine.support import paths
+from engine.support.errors import ModelLoadError
 
 WAITS = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds before each further attempt while no bytes arrive; then the download fails."""

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from engine.errors import ModelLoadError, RequestError
 from engine.hub import api, cache, download
 from engine.hub.api import Listing, Unavailable
 from engine.hub.names import Name, parse
 from engine.hub.progress import Progress
 from engine.hub.variants import File, Variant, projector_of, select, size_text, variants_of
-from engine.offloop import is_unwanted
-from engine.screens import screen_for
+from engine.support.errors import ModelLoadError, RequestError
+from engine.support.offloop import is_unwanted
+from engine.support.screens import screen_for
 
 _log = logging.getLogger("engine.hub")
 

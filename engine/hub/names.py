@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from engine.errors import ModelLoadError
+from engine.support.errors import ModelLoadError
 
 HUB_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
 SPELLINGS = '"owner/repo:Q4_K_M", "owner/repo" or "owner/repo/file.gguf"'

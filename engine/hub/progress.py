@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from engine.hub.variants import size_text
-from engine.screens import Screen, duration_text
+from engine.support.screens import Screen, duration_text
 
 _WINDOW = 10.0  # seconds over which the speed is measured, so that it follows the network
 

@@ -11,8 +11,8 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import PurePosixPath
 
-from engine.errors import ModelLoadError
 from engine.hub.names import Name
+from engine.support.errors import ModelLoadError
 
 PREFERRED = "Q4_K_M"
 

@@ -17,20 +17,20 @@ from typing import Any, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from engine import errors
-from engine.errors import EngineError
-from engine.events import Event, ToolResult
 from engine.isolated.protocol import Failed, Line, Loading, Opened, Parts
-from engine.llama.gguf import NamedTemplate
+from engine.llama.gguf.gguf import NamedTemplate
 from engine.llama.model import ModelInfo
-from engine.runtime.adapters import Adapters
-from engine.runtime.backend import ContextInfo
-from engine.runtime.logprobs import Logprob, TokenLogprobs
-from engine.runtime.media import Unit
-from engine.runtime.request import Reply
-from engine.runtime.state_file import Origin, SavedState
-from engine.runtime.vectors import VectorInfo, Vectors
-from engine.types import Usage
+from engine.runtime.adapters.adapters import Adapters
+from engine.runtime.cache.state_file import Origin, SavedState
+from engine.runtime.loop.backend import ContextInfo
+from engine.runtime.loop.logprobs import Logprob, TokenLogprobs
+from engine.runtime.loop.request import Reply
+from engine.runtime.media.media import Unit
+from engine.runtime.stream.vectors import VectorInfo, Vectors
+from engine.support import errors
+from engine.support.errors import EngineError
+from engine.types.events import Event, ToolResult
+from engine.types.types import Usage
 
 # Results of tools are events of the agent loop, which no child runs.
 _EVENTS = tuple(kind for kind in cast("tuple[type[Any], ...]", get_args(Event)) if kind is not ToolResult)

@@ -7,11 +7,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from engine.child import Child, ChildGoneError
-from engine.errors import EngineError, ModelLoadError
 from engine.isolated.answers import decoded
 from engine.isolated.protocol import Channel, Failed, Line, Load, Loading, Open, Opened, Start
 from engine.llama.model import ModelInfo
+from engine.support.child import Child, ChildGoneError
+from engine.support.errors import EngineError, ModelLoadError
 
 _Answer = TypeVar("_Answer")
 AGAIN = "load the model again"

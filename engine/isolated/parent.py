@@ -16,25 +16,25 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Self
 
-from engine import threads
-from engine.child import ChildGoneError
-from engine.deadlines import call_later
-from engine.errors import EngineError, ModelLoadError, RequestError
 from engine.isolated.ledger import Ledger, Owed
 from engine.isolated.link import AGAIN, Link
 from engine.isolated.protocol import Drop, Load, Open, Opened, Parcel, Parts, Read, Start, ending, refusal
+from engine.llama.gguf.projector_file import ProjectorFile
 from engine.llama.lib import library
 from engine.llama.lifetime import Shared
 from engine.llama.model import ModelInfo
-from engine.llama.projector_file import ProjectorFile
 from engine.llama.vocab import LlamaVocab
-from engine.media import Media
-from engine.runtime.adapters import DropAdapter, LoadAdapter
-from engine.runtime.config import ContextOptions, LoopOptions, ModelOptions
-from engine.runtime.media import MOST_ROWS, Part, Unit
-from engine.runtime.request import Cancel, EndReasoning, Reply, Save, TurnRequest, Unpin
-from engine.runtime.state_file import Origin
-from engine.runtime.vectors import Embed
+from engine.runtime.adapters.adapters import DropAdapter, LoadAdapter
+from engine.runtime.cache.state_file import Origin
+from engine.runtime.loop.config import ContextOptions, LoopOptions, ModelOptions
+from engine.runtime.loop.request import Cancel, EndReasoning, Reply, Save, TurnRequest, Unpin
+from engine.runtime.media.media import MOST_ROWS, Part, Unit
+from engine.runtime.stream.vectors import Embed
+from engine.support import threads
+from engine.support.child import ChildGoneError
+from engine.support.deadlines import call_later
+from engine.support.errors import EngineError, ModelLoadError, RequestError
+from engine.types.media import Media
 
 _log = logging.getLogger("engine.isolation")
 _GRACE = 1.0

@@ -11,19 +11,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from engine.child import ends, read_frame, write_frame
-from engine.errors import EngineError
 from engine.llama import lib
 from engine.llama.context import LlamaBackend
+from engine.llama.gguf.projector_file import ProjectorFile, read_projector
 from engine.llama.model import Model
 from engine.llama.projector import sample
-from engine.llama.projector_file import ProjectorFile, read_projector
 from engine.llama.vocab import LlamaVocab
-from engine.media import MediaKind
-from engine.runtime.backend import Row
-from engine.runtime.config import ContextOptions, MediaOptions, ModelOptions
-from engine.runtime.media import Projector, Unit
-from engine.types import SamplingParams
+from engine.runtime.loop.backend import Row
+from engine.runtime.loop.config import ContextOptions, MediaOptions, ModelOptions
+from engine.runtime.media.media import Projector, Unit
+from engine.support.child import ends, read_frame, write_frame
+from engine.support.errors import EngineError
+from engine.types.media import MediaKind
+from engine.types.types import SamplingParams
 
 Order: TypeAlias = dict[str, Any]
 """What to do: a "task", and its parameters."""

@@ -10,17 +10,17 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from engine import threads
-from engine.child import write_frame
-from engine.events import Finished
-from engine.llama.projector_file import ProjectorFile
-from engine.media import Media
-from engine.runtime.backend import ContextInfo
-from engine.runtime.config import ContextOptions, LoopOptions, ModelOptions
-from engine.runtime.media import Part
-from engine.runtime.request import Reply
-from engine.runtime.state_file import Origin
-from engine.types import FinishReason
+from engine.llama.gguf.projector_file import ProjectorFile
+from engine.runtime.cache.state_file import Origin
+from engine.runtime.loop.backend import ContextInfo
+from engine.runtime.loop.config import ContextOptions, LoopOptions, ModelOptions
+from engine.runtime.loop.request import Reply
+from engine.runtime.media.media import Part
+from engine.support import threads
+from engine.support.child import write_frame
+from engine.types.events import Finished
+from engine.types.media import Media
+from engine.types.types import FinishReason
 
 
 class Load(NamedTuple):

@@ -12,9 +12,6 @@ from dataclasses import replace
 from threading import Thread
 from typing import Any, BinaryIO
 
-from engine import threads
-from engine.child import ends, read_frame
-from engine.errors import EngineError, RequestError
 from engine.isolated.answers import encoded
 from engine.isolated.protocol import (
     Channel,
@@ -31,11 +28,14 @@ from engine.isolated.protocol import (
     Start,
     refusal,
 )
-from engine.media import Media
-from engine.runtime.adapters import DropAdapter, LoadAdapter
-from engine.runtime.media import Part, Placed, Projector, Unit
-from engine.runtime.request import Cancel, EndReasoning, Reply, Save, TurnRequest, Unpin
-from engine.runtime.vectors import Embed
+from engine.runtime.adapters.adapters import DropAdapter, LoadAdapter
+from engine.runtime.loop.request import Cancel, EndReasoning, Reply, Save, TurnRequest, Unpin
+from engine.runtime.media.media import Part, Placed, Projector, Unit
+from engine.runtime.stream.vectors import Embed
+from engine.support import threads
+from engine.support.child import ends, read_frame
+from engine.support.errors import EngineError, RequestError
+from engine.types.media import Media
 
 
 class _Forwarding(logging.Handler):
@@ -59,7 +59,7 @@ class _Worker:
         """Serve until the orders end."""
         from engine.llama.draft import check_draft, load_draft
         from engine.llama.model import Model
-        from engine.runtime.runner import Runner
+        from engine.runtime.loop.runner import Runner
 
         load: Load = self._next()
         logging.getLogger("engine").addHandler(_Forwarding(self._answers))

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from engine.errors import EngineError, ModelLoadError, RequestError
-from engine.llama.adapter_file import read_control_vectors
+from engine.llama.gguf.adapter_file import read_control_vectors
 from engine.llama.lib import forget_errors, last_errors
-from engine.runtime.adapters import Scales
+from engine.runtime.adapters.adapters import Scales
+from engine.support.errors import EngineError, ModelLoadError, RequestError
 
 _NAMES = re.compile(r"\b\w+: (?=failed to)|failed to apply lora adapter: ")
 """The parts of llama.cpp's errors that only name its functions, or that there is an error."""

@@ -8,15 +8,15 @@ import ctypes
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from engine.errors import DecodeError
 from engine.llama.lib import brief, library
-from engine.types import SamplerName, SamplingParams
+from engine.support.errors import DecodeError
+from engine.types.types import SamplerName, SamplingParams
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from engine.constraint.matcher import Mask
+    from engine.runtime.guidance.matcher import Mask
 
 _DEPTHS = (5.0, 9.0, 13.0, 18.0)  # how far below the largest logit tokens are searched for, attempt by attempt
 _ROWS = 32  # rows of a table of the vocabulary: the best maxima of its columns bound the best tokens' logits from below

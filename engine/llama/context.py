@@ -1,5 +1,5 @@
 """One llama.cpp context: batches in, logits out, and the memory of its sequences. Implements
-`engine.runtime.backend.Backend`.
+`engine.runtime.loop.backend.Backend`.
 
 A single thread calls it; only `abort` may be called from another.
 """
@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from engine.errors import DecodeError, EngineError, RequestError
 from engine.llama.adapters import LlamaAdapters, steer
 from engine.llama.batch import Column, EmbeddingBatch, LlamaBatch
-from engine.llama.footprint import Cells
+from engine.llama.gguf.rope import rope_params
 from engine.llama.lib import (
     brief,
     decode_error,
@@ -28,26 +27,27 @@ from engine.llama.lib import (
 )
 from engine.llama.lifetime import freeing, made_in_thread
 from engine.llama.params import context_params
+from engine.llama.plan.footprint import Cells
 from engine.llama.projector import LlamaProjector
-from engine.llama.rope import rope_params
 from engine.llama.sampling import DrySamplers, LlamaSampler
 from engine.llama.state import check_state
 from engine.llama.vectors import LlamaVectors, pool
 from engine.llama.vocab import LlamaVocab
-from engine.runtime.adapters import Scales
-from engine.runtime.backend import ContextInfo, Row, Sampler
-from engine.runtime.config import ContextOptions
-from engine.runtime.logprobs import TokenLogprobs, likeliest, token_logprobs
-from engine.runtime.media import Rows, Unit
-from engine.runtime.state_file import Origin
-from engine.runtime.vectors import VectorInfo
-from engine.types import SamplingParams
+from engine.runtime.adapters.adapters import Scales
+from engine.runtime.cache.state_file import Origin
+from engine.runtime.loop.backend import ContextInfo, Row, Sampler
+from engine.runtime.loop.config import ContextOptions
+from engine.runtime.loop.logprobs import TokenLogprobs, likeliest, token_logprobs
+from engine.runtime.media.media import Rows, Unit
+from engine.runtime.stream.vectors import VectorInfo
+from engine.support.errors import DecodeError, EngineError, RequestError
+from engine.types.types import SamplingParams
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from engine.constraint.matcher import Mask
+    from engine.runtime.guidance.matcher import Mask
 
 
 def check_rows(rows: Sequence[Row], columns: Sequence[Column], n_outputs: int, n_sequences: int, n_tokens: int) -> None:
@@ -518,7 +518,7 @@ class LlamaBackend:
 
     @property
     def origin(self) -> Origin:
-        """What a state saved here depends on, for `engine.runtime.state_file`."""
+        """What a state saved here depends on, for `engine.runtime.cache.state_file`."""
         options = self._options
         return Origin(
             model=self._model.digest,

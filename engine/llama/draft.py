@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.errors import ModelLoadError, shown
-from engine.llama.gguf import GgufFile
+from engine.llama.gguf.gguf import GgufFile
 from engine.llama.model import Model
-from engine.llama.plan import DraftFile
+from engine.llama.plan.plan import DraftFile
 from engine.llama.vocab import LlamaVocab
-from engine.runtime.config import ModelOptions
+from engine.runtime.loop.config import ModelOptions
+from engine.support.errors import ModelLoadError, shown
 
 _PADDING = re.compile(rb"|\[PAD\d+\]")
 """The bytes of a token that only fills a vocabulary up (convert_hf_to_gguf.py names it so)."""

@@ -1,5 +1,5 @@
 """The context of a model's own head for the next tokens (MTP, NextN), which reads the hidden states of the model's
-context. Implements `engine.runtime.drafter.Head`.
+context. Implements `engine.runtime.draft.drafter.Head`.
 """
 
 import ctypes
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from engine.errors import DecodeError
 from engine.llama.batch import LlamaBatch
 from engine.llama.context import LlamaBackend, Weights
-from engine.llama.gguf import GgufFile
+from engine.llama.gguf.gguf import GgufFile
 from engine.llama.lib import library, nextn
-from engine.runtime.backend import Row
-from engine.runtime.config import ContextOptions
+from engine.runtime.loop.backend import Row
+from engine.runtime.loop.config import ContextOptions
+from engine.support.errors import DecodeError
 
 _MTP = 1  # enum llama_context_type (llama.h)
 _ARCHITECTURES = frozenset(

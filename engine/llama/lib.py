@@ -17,8 +17,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from engine.child import ChildNotStartedError, ends, write_frame
-from engine.errors import ContextOverflowError, DecodeError, EngineError, EngineWarning, RequestError
 from engine.llama.own_library import (
     TESTED_VERSION,
     VARIABLE,
@@ -28,8 +26,10 @@ from engine.llama.own_library import (
     difference,
     try_in_child,
 )
-from engine.runtime.backend import ContextInfo
-from engine.runtime.process import Home
+from engine.runtime.loop.backend import ContextInfo
+from engine.runtime.stream.process import Home
+from engine.support.child import ChildNotStartedError, ends, write_frame
+from engine.support.errors import ContextOverflowError, DecodeError, EngineError, EngineWarning, RequestError
 
 LOGGER = logging.getLogger("engine.llama")
 LOGGER.addHandler(logging.NullHandler())

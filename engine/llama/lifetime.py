@@ -9,10 +9,10 @@ from concurrent.futures import Future, wait
 from functools import cache
 from typing import Any, ClassVar
 
-from engine import threads
-from engine.errors import EngineError
 from engine.llama.lib import LOGGER
-from engine.runtime.process import Home
+from engine.runtime.stream.process import Home
+from engine.support import threads
+from engine.support.errors import EngineError
 
 
 class Shared:

@@ -13,23 +13,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from engine.errors import ModelLoadError
 from engine.llama.context import LlamaBackend
-from engine.llama.footprint import checkpoint_bytes, copy_cost
-from engine.llama.gguf import GgufFile, NamedTemplate, read_gguf, sample_digest
+from engine.llama.gguf.gguf import GgufFile, NamedTemplate, read_gguf, sample_digest
+from engine.llama.gguf.projector_file import ProjectorFile
+from engine.llama.gguf.rope import beyond, positions
 from engine.llama.head import LlamaHead
 from engine.llama.lib import forget_errors, init_error, last_errors, library
 from engine.llama.lifetime import Shared, freeing, made_in_thread
-from engine.llama.machine import anonymous_memory, batch_threads, return_freed_memory
 from engine.llama.params import LoadProgress, context_params, model_params
-from engine.llama.plan import Machine, check_weights, plan, this_machine
+from engine.llama.plan.footprint import checkpoint_bytes, copy_cost
+from engine.llama.plan.machine import anonymous_memory, batch_threads, return_freed_memory
+from engine.llama.plan.plan import Machine, check_weights, plan, this_machine
 from engine.llama.projector import LlamaProjector
-from engine.llama.projector_file import ProjectorFile
-from engine.llama.rope import beyond, positions
 from engine.llama.vectors import LlamaVectors, pool, vector_info, vector_options
 from engine.llama.vocab import LlamaVocab
-from engine.runtime.backend import ContextInfo
-from engine.runtime.config import ContextOptions, ModelOptions
+from engine.runtime.loop.backend import ContextInfo
+from engine.runtime.loop.config import ContextOptions, ModelOptions
+from engine.support.errors import ModelLoadError
 
 _log = logging.getLogger("engine.llama")
 _LOADING = re.compile(

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.child import Child, ChildGoneError, ChildNotStartedError
-from engine.errors import EngineError
+from engine.support.child import Child, ChildGoneError, ChildNotStartedError
+from engine.support.errors import EngineError
 
 VARIABLE = "LLAMA_CPP_LIB_PATH"
 TESTED_VERSION = "0.3.36"

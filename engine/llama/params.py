@@ -14,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from engine.errors import RequestError
-from engine.llama.footprint import CELLS, Cells
-from engine.llama.gguf import GgufFile
-from engine.llama.machine import batch_threads, default_threads
-from engine.llama.rope import rope_params
-from engine.runtime.config import CACHE_TYPES, FLASH_ATTENTION, SPLIT_MODES, ContextOptions, ModelOptions
+from engine.llama.gguf.gguf import GgufFile
+from engine.llama.gguf.rope import rope_params
+from engine.llama.plan.footprint import CELLS, Cells
+from engine.llama.plan.machine import batch_threads, default_threads
+from engine.runtime.loop.config import CACHE_TYPES, FLASH_ATTENTION, SPLIT_MODES, ContextOptions, ModelOptions
+from engine.support.errors import RequestError
 
 _ROWS, _FEWER_ROWS = 256, 64
 """Rows of a micro-batch on the CPU; the smaller number without flash attention if a conversation is longer than

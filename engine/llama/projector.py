@@ -1,5 +1,5 @@
 """A projector: makes rows of embeddings of pictures and sounds, with libmtmd. Implements
-`engine.runtime.media.Projector`.
+`engine.runtime.media.media.Projector`.
 
 It is given pixels and samples, never a file, and no text: so nothing that a caller writes can be a marker.
 """
@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, cast
 
-from engine.errors import DecodeError, EngineError, ModelLoadError, RequestError
+from engine.llama.gguf.projector_file import ProjectorFile
 from engine.llama.lib import forget_errors, last_errors, library, mtmd
 from engine.llama.lifetime import Shared, made_in_thread
-from engine.llama.projector_file import ProjectorFile
-from engine.media import Audio, Image, Media, MediaKind
-from engine.runtime.media import Part, Unit
+from engine.runtime.media.media import Part, Unit
+from engine.support.errors import DecodeError, EngineError, ModelLoadError, RequestError
+from engine.types.media import Audio, Image, Media, MediaKind
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,17 +11,17 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args, overload
 
-from engine.errors import DecodeError, EngineError, RequestError
 from engine.llama.candidates import Candidates, allowed_tokens, best, everything, first_filter, is_dense, no_numbers
 from engine.llama.lib import brief, library
 from engine.llama.vocab import LlamaVocab
-from engine.types import SamplerName, SamplingParams
+from engine.support.errors import DecodeError, EngineError, RequestError
+from engine.types.types import SamplerName, SamplingParams
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from engine.constraint.matcher import Mask
+    from engine.runtime.guidance.matcher import Mask
 
 _ORDER: tuple[SamplerName, ...] = get_args(SamplerName)
 _CHANGES_ORDER: tuple[SamplerName, ...] = ("penalties", "dry")  # the others never change the likeliest token

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from engine.errors import DecodeError
+from engine.support.errors import DecodeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

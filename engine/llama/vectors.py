@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from engine.errors import DecodeError, RequestError
 from engine.llama.batch import LlamaBatch
-from engine.llama.gguf import GgufFile
+from engine.llama.gguf.gguf import GgufFile
 from engine.llama.lib import decode_error, forget_errors
-from engine.runtime.backend import ContextInfo
-from engine.runtime.config import ContextOptions
-from engine.runtime.vectors import VectorInfo
+from engine.runtime.loop.backend import ContextInfo
+from engine.runtime.loop.config import ContextOptions
+from engine.runtime.stream.vectors import VectorInfo
+from engine.support.errors import DecodeError, RequestError
 
 _POOLING = {"mean": 1, "cls": 2, "last": 3, "rank": 4}  # enum llama_pooling_type (llama.h)
 _ROWS = 512

@@ -19,11 +19,11 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from itertools import groupby, pairwise
 
-from engine.errors import EngineError, RequestError
+from engine.formats.parsing.reader import Piece
 from engine.llama.lib import brief, library
 from engine.llama.lifetime import Shared
-from engine.parsing.reader import Piece
-from engine.runtime.backend import FimTokens
+from engine.runtime.loop.backend import FimTokens
+from engine.support.errors import EngineError, RequestError
 
 # enum llama_token_attr (llama.h)
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1 << 0, 1 << 3, 1 << 4, 1 << 5
@@ -39,7 +39,7 @@ _ANCHORS = ("\n", "\x01", "\x02", "!", ".")
 
 
 class LlamaVocab:
-    """The tokens of one model; implements `engine.runtime.backend.Vocab`. Thread-safe. Raises EngineError once the
+    """The tokens of one model; implements `engine.runtime.loop.backend.Vocab`. Thread-safe. Raises EngineError once the
     model is closed.
     """
 

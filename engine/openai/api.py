@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
-from engine.errors import RequestError, shown
 from engine.openai.completions import chat_answer, read_chat
 from engine.openai.embeddings import Embedding, read_embeddings
 from engine.openai.items import messages_of, stored_items
@@ -17,6 +16,7 @@ from engine.openai.request import Request, read_body
 from engine.openai.responses import ResponsesAnswer, read_responses
 from engine.openai.store import ResponseStore, Stored
 from engine.openai.text import read_text, start_text, text_answer
+from engine.support.errors import RequestError, shown
 
 SERVED = (
     "POST /chat/completions",

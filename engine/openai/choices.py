@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-from engine.events import Finished
 from engine.openai.parameters import Json
 from engine.openai.problems import Problem
 from engine.openai.projection import FINGERPRINT, ClientEvent
 from engine.openai.request import Request
-from engine.types import Completion, FinishReason, TokenLogprob, Usage
+from engine.types.events import Finished
+from engine.types.types import Completion, FinishReason, TokenLogprob, Usage
 
 MOST_CHOICES = 128
 LEAST_LOGPROB = -9999.0

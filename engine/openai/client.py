@@ -6,9 +6,9 @@ The `openai` package is optional and imported when a client is made.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from engine.errors import EngineError, RequestError
 from engine.openai.projection import EngineLike
 from engine.openai.transport import transport
+from engine.support.errors import EngineError, RequestError
 
 if TYPE_CHECKING:
     import openai

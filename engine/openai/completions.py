@@ -5,7 +5,6 @@ from typing import cast
 
 from pydantic import ValidationError
 
-from engine.events import ContentDelta, Finished, ReasoningDelta, ToolCallDelta
 from engine.openai.choices import (
     FINISH,
     LEAST_LOGPROB,
@@ -20,7 +19,8 @@ from engine.openai.parameters import Json
 from engine.openai.problems import bad
 from engine.openai.projection import CallStart, ClientEvent, made_id
 from engine.openai.request import Request, read_request
-from engine.types import Completion, Message, TokenLogprob, ToolCall
+from engine.types.events import ContentDelta, Finished, ReasoningDelta, ToolCallDelta
+from engine.types.types import Completion, Message, TokenLogprob, ToolCall
 
 
 def read_chat(body: Json) -> Request:

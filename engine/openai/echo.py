@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Generator, Sequence
 
-from engine.events import ContentDelta, Event, Finished
 from engine.openai.projection import TurnStream
-from engine.scoring import ReadPrompt
-from engine.types import Completion, TextPart, TokenLogprob, Usage
+from engine.turns.scoring import ReadPrompt
+from engine.types.events import ContentDelta, Event, Finished
+from engine.types.types import Completion, TextPart, TokenLogprob, Usage
 
 
 class Echoed:

@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
-from engine.errors import EngineError
 from engine.openai.fields import EMBEDDINGS_FIELDS
 from engine.openai.parameters import Json
 from engine.openai.problems import Problem, bad, problem_of
 from engine.openai.projection import EngineLike, ignored_fields
 from engine.openai.request import Options, Request, read_request
-from engine.runtime.pending import PendingVectors
-from engine.runtime.vectors import Vectors
-from engine.vectors import matrix
+from engine.runtime.stream.pending import PendingVectors
+from engine.runtime.stream.vectors import Vectors
+from engine.support.errors import EngineError
+from engine.turns.vectors import matrix
 
 
 def read_embeddings(body: Json) -> Request:

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 from engine.openai.parameters import Effort, Json, read_biases, read_effort, read_response_format
 from engine.openai.request import TEMPLATE_FIELD, Field, Reader, Table
 from engine.openai.servers import SERVER_FIELDS
-from engine.options import RawOptions, TurnOptions
+from engine.turns.options import RawOptions, TurnOptions
 
 _Metadata: TypeAlias = dict[str, str]
 _ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning"]

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, cast, get_args
 
-from engine.errors import RequestError
 from engine.openai.problems import bad
+from engine.support.errors import RequestError
 from engine.tools import as_tools
-from engine.types import AllowedTools, ResponseFormat, Tool, ToolName
+from engine.types.types import AllowedTools, ResponseFormat, Tool, ToolName
 
 Json: TypeAlias = dict[str, Any]
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from engine.errors import (
+from engine.support.errors import (
     ContextOverflowError,
     DecodeError,
     EngineError,

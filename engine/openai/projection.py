@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, Protocol, TypeAlias
 
-from engine.errors import EngineError, EngineWarning, RequestError
-from engine.events import ContentDelta, Event, Finished, ToolCallDelta, ToolCallEnd, ToolCallStart
 from engine.openai.parameters import Json
 from engine.openai.problems import Problem, problem_of
 from engine.openai.request import Request
-from engine.types import Completion, TokenLogprob
+from engine.support.errors import EngineError, EngineWarning, RequestError
+from engine.types.events import ContentDelta, Event, Finished, ToolCallDelta, ToolCallEnd, ToolCallStart
+from engine.types.types import Completion, TokenLogprob
 
 FINGERPRINT = f"llama-engine-{version('llama-engine')}"
 """OpenAI's `system_fingerprint`: what generated an answer."""
 
 
 class TurnStream(Protocol):
-    """What is read from one turn; `engine.runtime.stream.Stream` is one."""
+    """What is read from one turn; `engine.runtime.stream.stream.Stream` is one."""
 
     def __await__(self) -> Generator[object, None, Completion]: ...
 
@@ -56,12 +56,12 @@ class EngineLike(Protocol):
 
     @property
     def embedder(self) -> Any:
-        """Makes vectors: `engine.vectors.Embedder`."""
+        """Makes vectors: `engine.turns.vectors.Embedder`."""
         ...
 
     @property
     def scorer(self) -> Any:
-        """Scores the tokens of a prompt: `engine.scoring.Scorer`."""
+        """Scores the tokens of a prompt: `engine.turns.scoring.Scorer`."""
         ...
 
     @property

@@ -8,10 +8,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from engine.errors import did_you_mean
 from engine.openai.parameters import Json, read_tools, tool_options
 from engine.openai.problems import bad
-from engine.types import Tool
+from engine.support.errors import did_you_mean
+from engine.types.types import Tool
 
 Rule: TypeAlias = Literal["honoured", "ignored", "refused"]
 Reader: TypeAlias = Callable[[Any, str], object]

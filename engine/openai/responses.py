@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from engine.events import ContentDelta, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd
 from engine.openai.fields import RESPONSES_FIELDS
 from engine.openai.items import encoded
 from engine.openai.parameters import Json, read_effort, read_response_format
 from engine.openai.problems import Problem, bad
 from engine.openai.projection import CallStart, ClientEvent, made_id
 from engine.openai.request import Request, read_request
-from engine.types import Completion, FinishReason, ReasoningPart, TextPart, TokenLogprob, ToolCall, Usage
+from engine.types.events import ContentDelta, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd
+from engine.types.types import Completion, FinishReason, ReasoningPart, TextPart, TokenLogprob, ToolCall, Usage
 
 _CUT: frozenset[FinishReason] = frozenset({"length", "deadline"})
 _SAMPLING = ("temperature", "top_p", "presence_penalty", "frequency_penalty")

@@ -9,8 +9,6 @@ from itertools import product
 from math import isnan
 from typing import Any, TypeAlias, cast
 
-from engine.errors import EngineError
-from engine.events import ContentDelta, Finished
 from engine.openai.choices import (
     FINISH,
     LEAST_LOGPROB,
@@ -27,8 +25,10 @@ from engine.openai.parameters import Json
 from engine.openai.problems import bad
 from engine.openai.projection import ClientEvent, EngineLike, TurnStream, cancel
 from engine.openai.request import Request, read_request
-from engine.scoring import ReadPrompt
-from engine.types import Completion, TokenLogprob
+from engine.support.errors import EngineError
+from engine.turns.scoring import ReadPrompt
+from engine.types.events import ContentDelta, Finished
+from engine.types.types import Completion, TokenLogprob
 
 RawPrompt: TypeAlias = str | Sequence[int]
 _DEFAULT_TOKENS = 16

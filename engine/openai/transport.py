@@ -18,14 +18,14 @@ from time import monotonic
 from types import ModuleType
 from typing import Any, cast
 
-from engine.errors import EngineError
-from engine.offloop import keep_awake, off_loop
 from engine.openai.api import Api
 from engine.openai.embeddings import Embedding
 from engine.openai.parameters import Json
 from engine.openai.problems import Problem
 from engine.openai.projection import EngineLike, Reading, Turn, TurnStream, cancel
-from engine.runtime.pending import PendingVectors
+from engine.runtime.stream.pending import PendingVectors
+from engine.support.errors import EngineError
+from engine.support.offloop import keep_awake, off_loop
 
 _LIBRARIES = ("httpx2", "httpx")
 

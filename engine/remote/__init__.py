@@ -14,11 +14,11 @@ import inspect
 from collections.abc import AsyncIterable, Iterable
 from typing import Unpack, cast
 
-from engine.errors import RequestError
 from engine.remote.bodies import RequestOptions, client_arguments, request
 from engine.remote.chunks import ReadOptions
 from engine.remote.server import Remote, RemoteTurn
-from engine.types import Completion
+from engine.support.errors import RequestError
+from engine.types.types import Completion
 
 __all__ = [
     "ReadOptions",

@@ -8,19 +8,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, Unpack, cast
 
-from engine.errors import RequestError
-from engine.options import SamplingOptions, refuse_unknown, sampling_params
-from engine.template.conversation import as_mapping, conversation_of
+from engine.formats.template.conversation import as_mapping, conversation_of
+from engine.support.errors import RequestError
 from engine.tools import ToolLike, as_tools
-from engine.types import (
-    Message,
-    MessagesLike,
-    Reasoning,
-    ResponseFormat,
-    SamplingParams,
-    ToolChoice,
-    ToolName,
-)
+from engine.turns.options import SamplingOptions, refuse_unknown, sampling_params
+from engine.types.types import Message, MessagesLike, Reasoning, ResponseFormat, SamplingParams, ToolChoice, ToolName
 
 ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning"]
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
-from engine.events import ContentDelta, Event, ToolCallDelta, ToolCallEnd, ToolCallStart
-from engine.parsing.emitter import CallEmitter, Emitter, Kind
+from engine.formats.parsing.emitter import CallEmitter, Emitter, Kind
 from engine.remote.wire import Diagnostics, text_of
-from engine.types import Tool
+from engine.types.events import ContentDelta, Event, ToolCallDelta, ToolCallEnd, ToolCallStart
+from engine.types.types import Tool
 
 
 class Parts:

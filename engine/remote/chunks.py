@@ -10,16 +10,16 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypedDict, Unpack, cast
 
-from engine.errors import RemoteError, RequestError
-from engine.events import Event, Finished
-from engine.families import Family, Format, ReasoningSyntax, builtin_families
-from engine.parsing import Parser
-from engine.parsing.emitter import Kind
+from engine.formats.families import Family, Format, ReasoningSyntax, builtin_families
+from engine.formats.parsing import Parser
+from engine.formats.parsing.emitter import Kind
 from engine.remote.calls import Calls, Parts
 from engine.remote.inline import Inline
 from engine.remote.wire import Chunk, Diagnostics, Wire, mapping_of, text_of
+from engine.support.errors import RemoteError, RequestError
 from engine.tools import ToolLike, as_tools
-from engine.types import FinishReason, Usage
+from engine.types.events import Event, Finished
+from engine.types.types import FinishReason, Usage
 
 
 def usage_of(chunk: Chunk, before: Usage | None, diagnostics: Diagnostics) -> Usage | None:

@@ -4,11 +4,11 @@ the content between markers, or both at once ("deepseek-legacy" of llama.cpp's s
 from io import SEEK_END, StringIO
 from typing import Literal
 
-from engine.events import Event, Finished, ReasoningDelta
-from engine.parsing import Parser
-from engine.parsing.emitter import common_prefix
+from engine.formats.parsing import Parser
+from engine.formats.parsing.emitter import common_prefix
 from engine.remote.calls import Parts
-from engine.types import FinishReason
+from engine.types.events import Event, Finished, ReasoningDelta
+from engine.types.types import FinishReason
 
 Source = Literal["separate", "inline"]
 

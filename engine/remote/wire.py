@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias, cast
 
-from engine.errors import MalformedEventWarning, RequestError
+from engine.support.errors import MalformedEventWarning, RequestError
 
 Chunk: TypeAlias = Mapping[str, Any]
 

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple, TypeAlias, cast
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
-from engine.errors import RequestError
-from engine.media import Audio, EncodedMedia, Image
-from engine.parts import AudioPart, ImagePart, MediaPart, TextPart, whole_characters
+from engine.support.errors import RequestError
 from engine.tools.check import ModelArguments, described, failed, sentence
 from engine.tools.context import ToolContext
 from engine.tools.json_values import json_value
-from engine.types import Tool
+from engine.types.media import Audio, EncodedMedia, Image
+from engine.types.parts import AudioPart, ImagePart, MediaPart, TextPart, whole_characters
+from engine.types.types import Tool
 
 
 class ToolOutcome(NamedTuple):

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import SchemaError as PatternError
 from pydantic_core import SchemaValidator, core_schema
 
-from engine.errors import EngineWarning, RequestError
+from engine.support.errors import EngineWarning, RequestError
 from engine.tools.context import ToolContext
 from engine.tools.formats import checker
 from engine.tools.json_values import plain_json, size

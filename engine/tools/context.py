@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin
 
-from engine.media import MediaKind
-from engine.types import Message, ToolCall
+from engine.types.media import MediaKind
+from engine.types.types import Message, ToolCall
 
 Value_co = TypeVar("Value_co", covariant=True)
 

@@ -10,11 +10,11 @@ from weakref import WeakKeyDictionary
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, create_model
 from pydantic.fields import FieldInfo
 
-from engine.errors import RequestError, shown
+from engine.support.errors import RequestError, shown
 from engine.tools.check import ModelArguments, schema_arguments, schema_of
 from engine.tools.context import is_context
 from engine.tools.schema import model_schema
-from engine.types import Tool
+from engine.types.types import Tool
 
 _PARAMETERS = {"args", "arguments", "parameters", "params", "other parameters", "keyword args", "keyword arguments"}
 _OTHERS = {

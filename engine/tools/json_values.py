@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from engine.parts import whole_characters
+from engine.types.parts import whole_characters
 
 DEEPEST = 64
 """The deepest nesting of arguments and schemas: far more than any in use has, far less than Python can recurse."""

@@ -6,9 +6,9 @@ from typing import Any, Protocol, Self, TypeAlias, cast, runtime_checkable
 
 from pydantic import BaseModel
 
-from engine.errors import EngineWarning, RequestError
+from engine.support.errors import EngineWarning, RequestError
 from engine.tools.describe import ToolLike, as_tools
-from engine.types import Tool
+from engine.types.types import Tool
 
 
 @runtime_checkable

@@ -10,8 +10,9 @@ import pytest
 
 from engine.agent.limits import RunOptions
 from engine.agent.run import Run, RunStream, stream_run
-from engine.errors import ContextOverflowError, DecodeError, RequestError
-from engine.events import (
+from engine.support.errors import ContextOverflowError, DecodeError, RequestError
+from engine.tools import ToolLike, as_tools
+from engine.types.events import (
     ContentDelta,
     Event,
     Finished,
@@ -22,9 +23,8 @@ from engine.events import (
     ToolResult,
     fold,
 )
-from engine.parts import CallError
-from engine.tools import ToolLike, as_tools
-from engine.types import Completion, FinishReason, Message
+from engine.types.parts import CallError
+from engine.types.types import Completion, FinishReason, Message
 
 
 class ScriptedTurn:

@@ -11,8 +11,8 @@ from scripts import plain as engine
 
 from engine import CallbackError, Engine, RequestError, Transcript
 from engine.agent import Run
-from engine.template.chat_template import ChatTemplate
-from engine.testing import ScriptedBackend
+from engine.formats.template.chat_template import ChatTemplate
+from engine.testing.testing import ScriptedBackend
 
 
 def said(*numbers: int) -> str:

@@ -16,8 +16,8 @@ import pytest
 from engine import BatchInputError, ChatTemplate, DiskFullError, Engine, EngineError, RequestError, batch
 from engine.batch import job, lines
 from engine.batch.index import Digests
-from engine.runtime.config import LoopOptions
-from engine.testing import ByteVocab, ScriptedBackend
+from engine.runtime.loop.config import LoopOptions
+from engine.testing.testing import ByteVocab, ScriptedBackend
 
 LONG = "much " * 2000  # more than the context holds
 

@@ -12,8 +12,8 @@ from vector_files import KINDS, write
 from engine import BatchInputError, ChatTemplate, Engine, batch
 from engine.batch import job
 from engine.cli import main
-from engine.errors import MissingTemplateError, RequestError
-from engine.testing import ScriptedBackend
+from engine.support.errors import MissingTemplateError, RequestError
+from engine.testing.testing import ScriptedBackend
 
 LONG = "word " * 100  # more tokens than a text may have
 

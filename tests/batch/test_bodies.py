@@ -6,8 +6,8 @@ import pytest
 
 from engine import RequestError, SamplingParams, remote
 from engine.batch.bodies import Turn, read_body
-from engine.options import sampling_params
-from engine.types import Completion, ReasoningPart, ResponseFormat, TextPart, TokenLogprob, ToolCall, Usage
+from engine.turns.options import sampling_params
+from engine.types.types import Completion, ReasoningPart, ResponseFormat, TextPart, TokenLogprob, ToolCall, Usage
 
 SCHEMA: dict[str, Any] = {
     "type": "json_schema",

@@ -29,7 +29,7 @@ ROWS, BATCH = 96, 8
 @pytest.fixture(scope="module", autouse=True)
 def cluster(repository: Path) -> Iterator[None]:
     """A cluster of this machine alone; its workers find this checkout and the helpers of its tests."""
-    paths = os.pathsep.join([str(repository), str(repository / "tests" / "support")])
+    paths = os.pathsep.join([str(repository), str(repository / "tests" / "helpers")])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         ray.init(

@@ -30,7 +30,7 @@ QUESTION: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello!"}],
 @pytest.fixture(scope="module")
 def example(repository: Path) -> Iterator[Any]:
     """The module of the example, whose replicas find this checkout and the helpers of its tests."""
-    paths = [str(repository), str(repository / "examples"), str(repository / "tests" / "support")]
+    paths = [str(repository), str(repository / "examples"), str(repository / "tests" / "helpers")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         patch.setattr(sys, "path", [paths[1], *sys.path])

@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from engine import BatchInputError, ChatTemplate, Engine, EngineError, RequestError, batch
 from engine.batch.column_prompt import column_prompt
 from engine.batch.rows import Defaults, parse_row
-from engine.testing import ByteVocab, ScriptedBackend
-from engine.types import Choice
+from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.types.types import Choice
 
 LONG = "much " * 2000  # more than the context holds
 
@@ -374,7 +374,7 @@ def test_a_temporary_table_of_a_dead_process_is_removed(tmp_path: Path, llm: Eng
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-import engine.batch.files as files, engine.batch.table as table, engine.output_file as output_file
+import engine.batch.files as files, engine.batch.table as table, engine.support.output_file as output_file
 from engine import batch
 from test_tables import ROWS, engine
 

@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 
 from adapted_turns import BareAdapted, Set, compared, hits_across
 from adapter_files import write_adapter
 from measuring import by_turns, report, seconds
 
-from engine import Engine, _data
+from engine import Engine
+from engine.support import _data
 
 FOLDER, MODEL = Path(tempfile.mkdtemp()), _data.builtin_model()
 SETS = {"a": {"a": 1.0}, "b, half": {"b": 0.5}, "activated": {"late": 1.0}, "none": {}}

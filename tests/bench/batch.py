@@ -30,9 +30,10 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).res
 
 from peers import LlamaPython, LlamaServer  # noqa: E402
 
-from engine import ChatTemplate, Engine, _data, batch  # noqa: E402
-from engine.runtime.loop import Loop  # noqa: E402
-from engine.testing import ByteVocab, ScriptedBackend  # noqa: E402
+from engine import ChatTemplate, Engine, batch  # noqa: E402
+from engine.runtime.loop.loop import Loop  # noqa: E402
+from engine.support import _data  # noqa: E402
+from engine.testing.testing import ByteVocab, ScriptedBackend  # noqa: E402
 
 _DOCUMENTS, _SENTENCES, _N_CTX = 25, 12, 1024
 

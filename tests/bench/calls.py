@@ -23,9 +23,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
 from engine import Engine  # noqa: E402
-from engine.runtime.loop import Loop  # noqa: E402
-from engine.template.chat_template import ChatTemplate  # noqa: E402
-from engine.testing import ByteVocab, ScriptedBackend  # noqa: E402
+from engine.formats.template.chat_template import ChatTemplate  # noqa: E402
+from engine.runtime.loop.loop import Loop  # noqa: E402
+from engine.testing.testing import ByteVocab, ScriptedBackend  # noqa: E402
 
 PACKAGE = str(ROOT / "engine")
 DOUBLE = str(ROOT / "engine" / "testing.py")

@@ -24,15 +24,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 
 import openai
 from measuring import by_turns, report
 from openai_clients import backend_of, scripted, wait_until_idle
 from peers import LlamaServer
 
-from engine import Engine, _data
-from engine.events import Finished
+from engine import Engine
+from engine.support import _data
+from engine.types.events import Finished
 
 N_CTX = 1024
 PROMPT = "Repeat after me: " + ", ".join(f"word{number}" for number in range(40))

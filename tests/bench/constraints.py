@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "support"), str(Path(__file__).resolve().parent)]
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "helpers"), str(Path(__file__).resolve().parent)]
 
 from constrained import (  # noqa: E402
     STATES,
@@ -42,9 +42,9 @@ from schemas import SCHEMAS  # noqa: E402
 from template_calls import drawn, held, template_of, writers  # noqa: E402
 
 from engine import Completion, Engine  # noqa: E402
-from engine.constraint.matcher import Compiler, masks  # noqa: E402
-from engine.errors import EngineError, RequestError  # noqa: E402
-from engine.types import JsonSchema, Regex, ToolChoice, Usage  # noqa: E402
+from engine.runtime.guidance.matcher import Compiler, masks  # noqa: E402
+from engine.support.errors import EngineError, RequestError  # noqa: E402
+from engine.types.types import JsonSchema, Regex, ToolChoice, Usage  # noqa: E402
 
 Runs: TypeAlias = dict[str, Callable[[int], float]]
 TOOL = {

@@ -22,15 +22,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1] / "support")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1] / "helpers")]
 
 import pytest  # noqa: E402
 from doubles import guess_always  # noqa: E402
 from measuring import by_turns, ratio, words  # noqa: E402
 from model_files import copied  # noqa: E402
 
-from engine import Completion, Engine, _data  # noqa: E402
-from engine.many import Row  # noqa: E402
+from engine import Completion, Engine  # noqa: E402
+from engine.api.many import Row  # noqa: E402
+from engine.support import _data  # noqa: E402
 
 GREEDY: dict[str, Any] = {"temperature": 0}
 SAMPLED: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95}

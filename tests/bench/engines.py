@@ -18,13 +18,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 
 import model_files
 from measuring import words
 
 from engine import Engine, Engines
-from engine.engines import LoadedEngine
+from engine.api.engines import LoadedEngine
 
 THREADS, TEXTS, MIB = 4, 6, 1 << 20
 TURN: dict[str, Any] = {"temperature": 0, "max_tokens": 8}

@@ -140,11 +140,34 @@ def verdict(copy: Copy, limit: float) -> str | None:
     return _PASSED if code == 0 else f"{_PASSED}: pytest ended with {code}"
 
 
+def modules() -> dict[str, list[str]]:
+    """The files of the package by each end of their dotted names: `guard`, `template.guard`, ..."""
+    table: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "engine").rglob("*.py")):
+        file = path.relative_to(ROOT)
+        names = [name for name in file.with_suffix("").parts if name != "__init__"]
+        for first in range(len(names)):
+            table.setdefault(".".join(names[first:]), []).append(file.as_posix())
+    return table
+
+
 def faults(path: Path, only: str) -> list[Fault]:
     """The entries whose heading, promise or file holds `only`."""
     document = tomllib.loads(path.read_text(encoding="utf-8"))
-    found = [Fault(under=under, **entry) for under, entries in document.items() for entry in entries]
+    found, table = list[Fault](), modules()
+    for under, entries in document.items():
+        for entry in entries:
+            if "module" in entry:
+                (entry["file"],) = table[entry.pop("module")]
+            found.append(Fault(under=under, **entry))
     return [each for each in found if only in each.under or only in each.promise or only in each.file]
+
+
+def misplaced(chosen: list[Fault]) -> list[str]:
+    """What is wrong with the entries whose text does not stand in its file once."""
+    texts = {fault.file: (ROOT / fault.file).read_text(encoding="utf-8") for fault in chosen}
+    counted = [(fault, texts[fault.file].count(fault.old)) for fault in chosen]
+    return [f"{fault.file} holds it {count} times: {fault.promise}" for fault, count in counted if count != 1]
 
 
 def clean(copy: Copy, chosen: list[Fault], limit: float) -> bool:
@@ -191,8 +214,18 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=300, metavar="SECONDS", help="for the tests of one fault")
     parser.add_argument("--trusting", action="store_true", help="do not run the tests without a fault first")
     parser.add_argument("--file", type=Path, default=Path(__file__).with_suffix(".toml"), help="other faults")
+    parser.add_argument("--texts", action="store_true", help="only see whether each text stands in its file once")
+    parser.add_argument("--texts", action="store_true", help="only see whether each text stands in its file once")
     given = parser.parse_args()
     chosen = faults(given.file, given.only)
+    if given.texts:
+        wrong = misplaced(chosen)
+        print(*wrong, f"{len(chosen) - len(wrong)} of {len(chosen)} texts stand once", sep="\n")
+        sys.exit(bool(wrong))
+    if given.texts:
+        wrong = misplaced(chosen)
+        print(*wrong, f"{len(chosen) - len(wrong)} of {len(chosen)} texts stand once", sep="\n")
+        sys.exit(bool(wrong))
     for name in SHARED:
         import_module(name)
     with tempfile.TemporaryDirectory() as folder:

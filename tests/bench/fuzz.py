@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent)]
+sys.path[:0] = [str(TESTS / "helpers"), str(TESTS.parent)]
 
 from fuzz_targets import TARGETS  # noqa: E402
 from fuzzing import fuzz  # noqa: E402

@@ -1,8 +1,8 @@
 """Damaged GGUF files against the promise that none of them takes the process: `fuzz_gguf.py 12000`.
 
-Small valid models of many architectures and vocabularies (tests/support/model_zoo.py) are damaged in one place, or in a
-few (tests/support/gguf_mutants.py), loaded through `Engine.load` and made to decode, each in a process of its own
-(tests/support/gguf_fuzz.py). Counted is how each file ended:
+Small valid models of many architectures and vocabularies (tests/helpers/model_zoo.py) are damaged in one place, or in a
+few (tests/helpers/gguf_mutants.py), loaded through `Engine.load` and made to decode, each in a process of its own
+(tests/helpers/gguf_fuzz.py). Counted is how each file ended:
 
     header      refused by name, before llama.cpp saw the file
     trial       refused because a child died of it, or did not answer
@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent)]
+sys.path[:0] = [str(TESTS / "helpers"), str(TESTS.parent)]
 
 from gguf_fuzz import NEVER, SEEDS, Case, End, cases, prepare, run_all  # noqa: E402
 

@@ -2,8 +2,8 @@
 
     python tests/bench/hostile_files.py [--projectors 240] [--jobs 2] [--only NAME] [--no-media]
 
-Pictures and sounds (tests/support/hostile_media.py) are decoded. Projectors of each kind
-(tests/support/projector_fuzz.py) are loaded through `Engine.load`, and those that load are shown pictures of many
+Pictures and sounds (tests/helpers/hostile_media.py) are decoded. Projectors of each kind
+(tests/helpers/projector_fuzz.py) are loaded through `Engine.load`, and those that load are shown pictures of many
 shapes or sounds of many lengths, each in a process of its own. Counted is how each ended:
 
     refused, decoded    pictures and sounds: by name, or into pixels and samples
@@ -28,7 +28,7 @@ from collections import Counter
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent)]
+sys.path[:0] = [str(TESTS / "helpers"), str(TESTS.parent)]
 
 from gguf_fuzz import NEVER, prepare, run_all  # noqa: E402
 from projector_files import KINDS  # noqa: E402
@@ -73,7 +73,7 @@ def main() -> int:
 
 def _media() -> int:
     """Decode the pictures and sounds in a process of their own; returns how many ended as none may."""
-    command = [sys.executable, "-W", "ignore", "-c", _DECODE, str(TESTS.parent), str(TESTS / "support")]
+    command = [sys.executable, "-W", "ignore", "-c", _DECODE, str(TESTS.parent), str(TESTS / "helpers")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         print(f"DEATH: pictures and sounds ended with {done.returncode}: {done.stderr[-300:]}")

@@ -1,4 +1,4 @@
-"""Every hostile template of tests/support/hostile_templates.py, at once and as one that waits for a message.
+"""Every hostile template of tests/helpers/hostile_templates.py, at once and as one that waits for a message.
 
     python tests/bench/hostile_templates.py [--seconds 5] [--only NAME]
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1] / "support")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1] / "helpers")]
 
 from attacking import Cost, attack, hurry  # noqa: E402
 from hostile_templates import ATTACKS, late  # noqa: E402

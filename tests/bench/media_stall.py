@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 
 import numpy as np
 import projector_files
@@ -24,8 +24,8 @@ from measuring import by_turns
 from projector_files import Kind, write_projector
 
 from engine import Engine, Image
-from engine.runtime.encoder import Encoder
-from engine.runtime.media import Unit
+from engine.runtime.media.encoder import Encoder
+from engine.runtime.media.media import Unit
 
 KIND = Kind("mlp", image=14 * 48)
 ROUNDS = 5

@@ -139,10 +139,11 @@ def _resident(name: str) -> int:
 
 def _measure(path: str, options: dict[str, Any]) -> dict[str, Any]:
     """In the child: load, fill every conversation, tell the memory."""
-    from engine import Engine, loading
+    from engine import Engine
+    from engine.api import loading
     from engine.llama.lib import library
-    from engine.llama.plan import plan, this_machine
-    from engine.options import settings
+    from engine.llama.plan.plan import plan, this_machine
+    from engine.turns.options import settings
 
     library()
     buffers: dict[str, float] = {}

@@ -1,7 +1,7 @@
 """Model files for benchmarks: random weights in real shapes and types, with real vocabularies.
 
 What a model says does not matter for its speed and its memory, so the weights are random: blocks of random bits with a
-small scale. The tensors' names and shapes are those of `tests/support/model_zoo.py`, in real sizes; the vocabularies
+small scale. The tensors' names and shapes are those of `tests/helpers/model_zoo.py`, in real sizes; the vocabularies
 are those of llama.cpp's source tree (`vendor/llama.cpp/models` in the source distribution of llama-cpp-python).
 """
 
@@ -15,7 +15,7 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Type
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "helpers"))
 
 import gguf_bytes
 import model_zoo

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1] / "support")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1] / "helpers")]
 
 from parsing_cases import TOOLS, Case, load  # noqa: E402
 
-from engine.parsing import Parser  # noqa: E402
+from engine.formats.parsing import Parser  # noqa: E402
 
 _TOKEN = 4
 """Characters."""

@@ -21,11 +21,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from engine.errors import DecodeError
 from engine.llama import lib as llama_lib
-from engine.llama.gguf import read_gguf
+from engine.llama.gguf.gguf import read_gguf
 from engine.llama.params import on_cpu
-from engine.runtime.config import FLASH_ATTENTION, ContextOptions
+from engine.runtime.loop.config import FLASH_ATTENTION, ContextOptions
+from engine.support.errors import DecodeError
 
 
 @dataclass(frozen=True)

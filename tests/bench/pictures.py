@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 
 import numpy as np
 from PIL import Image
 from terminals import terminal
 
 from engine import Engine
-from engine.colouring import coloured
+from engine.support.colouring import coloured
 
 PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 COLUMNS, WIDE, HIGH, EDGE = 80, 8.43, 20, 16  # of a terminal; of a letter and the edge, in pixels

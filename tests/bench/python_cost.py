@@ -26,13 +26,13 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).res
 from measuring import words  # noqa: E402
 
 from engine import Engine, SamplingParams  # noqa: E402
-from engine.byte_vocab import ByteVocab  # noqa: E402
-from engine.constraint.matcher import Mask  # noqa: E402
+from engine.formats.template.chat_template import ChatTemplate  # noqa: E402
 from engine.llama.context import LlamaBackend  # noqa: E402
-from engine.runtime.backend import Row, Sampler  # noqa: E402
-from engine.runtime.runner import Runner  # noqa: E402
-from engine.template.chat_template import ChatTemplate  # noqa: E402
-from engine.testing import ScriptedBackend  # noqa: E402
+from engine.runtime.guidance.matcher import Mask  # noqa: E402
+from engine.runtime.loop.backend import Row, Sampler  # noqa: E402
+from engine.runtime.loop.runner import Runner  # noqa: E402
+from engine.testing.byte_vocab import ByteVocab  # noqa: E402
+from engine.testing.testing import ScriptedBackend  # noqa: E402
 
 TEXT = b"The weather in Paris is fine, and it will stay so until the evening; then some rain may fall. "
 STREAMS = (1, 16, 64)

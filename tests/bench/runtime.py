@@ -24,9 +24,10 @@ from measuring import STREAMS, by_turns, many_words, report, words  # noqa: E402
 from models import SHAPES, model_file  # noqa: E402
 from peers import GREEDY, NUCLEUS, Bare, Drawing, LlamaPython, LlamaServer  # noqa: E402
 
-from engine import Engine, _data  # noqa: E402
-from engine.diagnose import preflight  # noqa: E402
-from engine.runtime.config import ContextOptions, ModelOptions  # noqa: E402
+from engine import Engine  # noqa: E402
+from engine.isolated import preflight  # noqa: E402
+from engine.runtime.loop.config import ContextOptions, ModelOptions  # noqa: E402
+from engine.support import _data  # noqa: E402
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1] / "support")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1] / "helpers")]
 
 from adapter_files import write_adapter  # noqa: E402
 from media_talks import files, opened  # noqa: E402

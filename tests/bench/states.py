@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 from statistics import median
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 
 from measuring import words
 
 from engine import Engine, StateStore
-from engine.types import Completion
+from engine.types.types import Completion
 
 MODEL = sys.argv[1] if len(sys.argv) > 1 else None
 PROCESS = """

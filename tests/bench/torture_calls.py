@@ -3,17 +3,17 @@ disturbed?
 
     python tests/bench/torture_calls.py [--kind decode --kind copy]
 
-The work is that of `tests/support/failing_loop.py`, on a scripted backend: prompts that share a beginning, scores,
+The work is that of `tests/helpers/failing_loop.py`, on a scripted backend: prompts that share a beginning, scores,
 vectors, a cancelled request, a pinned prefix, states that are kept and found again. For n = 1, 2, 3, .. the n-th call
 of a kind fails, until the work passes without reaching it; then again with all calls from the n-th on failing. After
 each, the same work must give the right answers again. Exits with 1 if anything is wrong: an answer, an error without a
 name, more requests ended than the failure may end, a request without a last reply, books that do not agree with the
 backend.
 
-Then the same on an engine with the built-in model, real weights (`tests/support/failing_engine.py`): what llama.cpp
+Then the same on an engine with the built-in model, real weights (`tests/helpers/failing_engine.py`): what llama.cpp
 returns, memory for arrays and masks, pictures, parsers; at most `--most` places of a kind.
 
-Then the pipes and the next processes of an isolated engine with the built-in model (`tests/support/failing_child.py`).
+Then the pipes and the next processes of an isolated engine with the built-in model (`tests/helpers/failing_child.py`).
 """
 
 import argparse
@@ -26,7 +26,7 @@ from pathlib import Path
 MOST_STARTS = 5
 """The engine is given up at one more death in a row than starts that may fail."""
 TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent)]
+sys.path[:0] = [str(TESTS / "helpers"), str(TESTS.parent)]
 
 import failing_child  # noqa: E402
 import failing_engine  # noqa: E402

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers")]
 
 from failing_disk import SHORT  # noqa: E402
 from torture import ERRORS, Count, Place, tortured  # noqa: E402

@@ -13,13 +13,14 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 
 from measuring import by_turns, report, seconds, words
 from vector_files import CLS, KINDS, LETTERS, SEP, Alone, ScoredAlone, cosine, write
 
-from engine import Engine, _data
-from engine.errors import RequestError
+from engine import Engine
+from engine.support import _data
+from engine.support.errors import RequestError
 
 FOLDER = Path(tempfile.mkdtemp())
 TEXTS = [words(12, seed) for seed in range(64)]

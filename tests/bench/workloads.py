@@ -29,15 +29,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1] / "support")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1] / "helpers")]
 
 from measuring import by_turns, ratio, words  # noqa: E402
 from model_files import copied  # noqa: E402
 from models import model_file  # noqa: E402
 from peers import LlamaServer  # noqa: E402
 
-from engine import Engine, StateStore, _data  # noqa: E402
-from engine.runtime.prefix import common_prefix  # noqa: E402
+from engine import Engine, StateStore  # noqa: E402
+from engine.runtime.cache.prefix import common_prefix  # noqa: E402
+from engine.support import _data  # noqa: E402
 
 Messages = list[dict[str, Any]]
 SCHEMA: dict[str, Any] = {

@@ -8,7 +8,7 @@ from checked_servers import CITY, Handler, Json, served
 from engine import Engine
 from engine.check import HttpExchange, LocalExchange, Reply, forgery, forms
 from engine.check.markers import markers_of
-from engine.errors import RemoteError, RequestError
+from engine.support.errors import RemoteError, RequestError
 
 QUESTION: Json = {"messages": [{"role": "user", "content": "Hello!"}]}
 

@@ -10,7 +10,7 @@ from engine import Engine
 from engine.check import LocalExchange, Record, Reply, forgery
 from engine.check.forgery import PLACES
 from engine.check.markers import family_markers, markers_of
-from engine.errors import RemoteError
+from engine.support.errors import RemoteError
 
 Json = dict[str, Any]
 

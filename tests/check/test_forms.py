@@ -11,7 +11,7 @@ from checked_servers import CITY, GOOD, Answering
 
 from engine import Engine
 from engine.check import LocalExchange, Record, Reply, forms
-from engine.errors import RemoteError
+from engine.support.errors import RemoteError
 
 Json = dict[str, Any]
 

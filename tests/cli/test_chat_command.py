@@ -496,7 +496,7 @@ def test_servers_of_tools_are_asked_about_too(
 ) -> None:
     """A command, and a file that lists servers as MCP clients do."""
     pytest.importorskip("mcp")
-    words = ["-I", str(repository / "tests" / "support" / "mcp_stdio.py"), "good"]
+    words = ["-I", str(repository / "tests" / "helpers" / "mcp_stdio.py"), "good"]
     server = " ".join([sys.executable, *words])
     config = {"mcpServers": {"calculator": {"command": sys.executable, "args": words}}}
     (tmp_path / "my servers.json").write_text(json.dumps(config), encoding="utf-8")

@@ -15,12 +15,14 @@ from adapter_files import write_adapter
 from rich.console import Console
 from scripts import VOCAB
 
-from engine import ChatTemplate, Engine, _data
+from engine import ChatTemplate, Engine
 from engine.cli import commands, main
 from engine.cli.screen import Screen, json_line
-from engine.display import figures
-from engine.errors import ContextOverflowError, EngineWarning, ModelLoadError
-from engine.events import (
+from engine.support import _data
+from engine.support.display import figures
+from engine.support.errors import ContextOverflowError, EngineWarning, ModelLoadError
+from engine.testing.testing import ScriptedBackend
+from engine.types.events import (
     ContentDelta,
     Event,
     Finished,
@@ -30,8 +32,7 @@ from engine.events import (
     ToolCallStart,
     ToolResult,
 )
-from engine.testing import ScriptedBackend
-from engine.types import Usage
+from engine.types.types import Usage
 
 WRITTEN = '{"name": "multiply", "arguments": {"a": 127, "b": 46}}'
 CALL = f"<think>\nI multiply.\n</think>\n\n<tool_call>\n{WRITTEN}\n</tool_call>"

@@ -13,14 +13,21 @@ from pathlib import Path
 import pytest
 
 from engine import ChatTemplate, Engine, ModelLoadError
-from engine.cli import commands, main
+from engine.api.inspect import Inspection
+from engine.cli import commands, doctor, main
 from engine.cli.screen import Screen, json_line
-from engine.diagnose import doctor
-from engine.diagnose.inspect import Inspection
-from engine.errors import EngineWarning
-from engine.events import ContentDelta, Event, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart, ToolResult
-from engine.screens import Lines, Loading, Notebook, Terminal
-from engine.testing import ByteVocab, ScriptedBackend
+from engine.support.errors import EngineWarning
+from engine.support.screens import Lines, Loading, Notebook, Terminal
+from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.types.events import (
+    ContentDelta,
+    Event,
+    ReasoningDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+    ToolResult,
+)
 
 HOSTILE = {
     "clears the screen": "a\x1b[2Jb",

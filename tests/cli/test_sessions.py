@@ -15,8 +15,8 @@ from scripts import scripted
 
 from engine.cli import commands, confirm, main, sessions
 from engine.cli.sessions import last, read, session, write
-from engine.errors import RequestError
-from engine.types import Message
+from engine.support.errors import RequestError
+from engine.types.types import Message
 
 Types = Callable[..., list[str]]
 

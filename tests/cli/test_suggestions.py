@@ -8,16 +8,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from engine import _data
+from engine.api.engine import Engine
 from engine.cli import commands, confirm, main, suggestions
 from engine.cli.suggestions import choices, chosen, pick, suggested
-from engine.engine import Engine
-from engine.errors import RequestError
 from engine.hub.names import parse
-from engine.llama.gguf import Layer, read_gguf
+from engine.llama.gguf.gguf import Layer, read_gguf
 from engine.llama.lib import Device
-from engine.llama.plan import Machine, plan
-from engine.runtime.config import ContextOptions, ModelOptions
+from engine.llama.plan.plan import Machine, plan
+from engine.runtime.loop.config import ContextOptions, ModelOptions
+from engine.support import _data
+from engine.support.errors import RequestError
 
 GB = 10**9
 

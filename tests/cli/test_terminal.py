@@ -19,7 +19,7 @@ pytest.importorskip("fcntl")  # pseudo-terminals
 from terminals import chat_command, terminal
 
 from engine.cli.screen import Screen
-from engine.events import ContentDelta
+from engine.types.events import ContentDelta
 
 TOOLS = '''
 import time
@@ -130,7 +130,7 @@ def test_no_line_is_drawn_twice_in_a_terminal_that_wraps_rows_anew(tmp_path: Pat
             time.sleep(0.02)
         return text
 
-    shell = f"env PYTHONPATH={root}:{root}/tests/support PYTHONWARNINGS=ignore {command}"
+    shell = f"env PYTHONPATH={root}:{root}/tests/helpers PYTHONWARNINGS=ignore {command}"
     tmux("-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", f"{shell}; sleep 100")
     try:
         tmux("set-option", "-g", "history-limit", "10000")

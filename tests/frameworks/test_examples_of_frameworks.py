@@ -18,7 +18,7 @@ from engine import Engine
 # Deprecations inside the frameworks are theirs; a field that does nothing, or any other warning of ours, is not.
 pytestmark = [
     pytest.mark.filterwarnings("default"),
-    pytest.mark.filterwarnings("error::engine.errors.EngineWarning"),
+    pytest.mark.filterwarnings("error::engine.support.errors.EngineWarning"),
 ]
 
 

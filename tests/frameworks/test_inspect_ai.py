@@ -17,7 +17,7 @@ def test_a_task_with_a_tool_is_evaluated(tmp_path: Path) -> None:
     from inspect_ai.solver import generate, use_tools
     from inspect_ai.tool import tool
 
-    import engine.inspect_ai  # noqa: F401 - the provider
+    import engine.plugins.inspect_ai  # noqa: F401 - the provider
 
     @tool
     def get_weather() -> Any:

@@ -13,11 +13,11 @@ import pytest
 from no_network import blocked_path
 from openai_clients import scripted
 
-from engine.errors import EngineError, RequestError
+from engine.support.errors import EngineError, RequestError
 
 llm: Any = pytest.importorskip("llm")
 parts: Any = pytest.importorskip("llm.parts")
-plugin: Any = pytest.importorskip("engine.llm_plugin")
+plugin: Any = pytest.importorskip("engine.plugins.llm_plugin")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 TOOLS = '''

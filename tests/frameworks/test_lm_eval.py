@@ -8,7 +8,7 @@ import pytest
 
 lm_eval = pytest.importorskip("lm_eval")
 
-from engine.lm_eval import EngineLM  # noqa: E402
+from engine.plugins.lm_eval import EngineLM  # noqa: E402
 
 ROWS = [
     {"question": "What is the weather in Paris?", "choices": ["sunny", "rainy", "x"], "gold": 0},

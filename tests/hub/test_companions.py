@@ -12,7 +12,7 @@ from response_templates import CODER, HERMES
 from engine import Engine, Engines
 from engine.hub import cache, companions, located
 from engine.hub.companion import LARGEST
-from engine.llama.gguf import read_gguf
+from engine.llama.gguf.gguf import read_gguf
 
 CONFIG = "tokenizer_config.json"
 

@@ -19,11 +19,11 @@ from hub_server import Hub, Repo, corrupt_at, cut_after, etag_of, refuse, slowly
 from huggingface_hub import constants
 from scripts import wait_until
 
-from engine.errors import EngineError, ModelLoadError, RequestError
 from engine.hub import api, download, fetch, find, located, named
 from engine.hub.names import Name
 from engine.hub.progress import Progress
-from engine.offloop import off_loop
+from engine.support.errors import EngineError, ModelLoadError, RequestError
+from engine.support.offloop import off_loop
 
 DATA = random.Random(1).randbytes(300_000)
 OTHER = random.Random(2).randbytes(120_000)

@@ -8,15 +8,15 @@ import model_files
 import pytest
 from hub_server import Hub
 
+from engine.api.loading import Reading, load
 from engine.cli import main
-from engine.diagnose.quantisations import Fit, Wanted, fits
-from engine.errors import ContextOverflowError, ModelLoadError, RequestError
+from engine.cli.quantisations import Fit, Wanted, fits
 from engine.hub import located
-from engine.llama.gguf import read_gguf
+from engine.llama.gguf.gguf import read_gguf
 from engine.llama.lib import Device, repacked_types
-from engine.llama.plan import RESERVE, Machine
-from engine.loading import Reading, load
-from engine.options import settings
+from engine.llama.plan.plan import RESERVE, Machine
+from engine.support.errors import ContextOverflowError, ModelLoadError, RequestError
+from engine.turns.options import settings
 
 GB = 10**9
 PLENTY = Machine(GB)
@@ -109,7 +109,7 @@ def test_the_command(
     here = Machine(GB, repacked_types())
     (small, *_) = fits("own/repo", None, Wanted(4096), here)
     here = replace(here, available=int((small.memory + 2_000_000) / 0.9))
-    monkeypatch.setattr("engine.llama.plan.this_machine", lambda: here)
+    monkeypatch.setattr("engine.llama.plan.plan.this_machine", lambda: here)
     assert main(["models", "fit", "own/repo", "--ctx", "4096"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "own/repo"
@@ -118,13 +118,13 @@ def test_the_command(
     assert lines[5] == "MEMORY is for a conversation of 4,096 tokens."
     assert max(map(len, lines)) <= 80
     gpu = Device("CUDA0", "a card", True, 30_000_000, 30_000_000)
-    monkeypatch.setattr("engine.llama.plan.this_machine", lambda: replace(here, gpus=(gpu,)))
+    monkeypatch.setattr("engine.llama.plan.plan.this_machine", lambda: replace(here, gpus=(gpu,)))
     assert main(["models", "fit", "own/repo", "--ctx", "4096", "--sequences", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["NAME", "WEIGHTS", "MEMORY", "GPU", "LAYERS", "LONGEST", "FITS"]
     assert lines[5].startswith("MEMORY is for 2 conversations of 4,096 tokens")
     assert max(map(len, lines)) <= 80
-    monkeypatch.setattr("engine.llama.plan.this_machine", lambda: here)
+    monkeypatch.setattr("engine.llama.plan.plan.this_machine", lambda: here)
     assert main(["models", "fit", "own/repo", "--ctx", "4096", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert next(each["memory"] for each in told["models"]) == small.memory

@@ -17,10 +17,10 @@ import pytest
 from hub_server import Handler, Hub, Repo, cut_after, etag_of
 from huggingface_hub import constants
 
-from engine.errors import ModelLoadError, RequestError
 from engine.hub import api, download, fetch, located, named
 from engine.hub.progress import Progress
 from engine.hub.variants import File, variants_of
+from engine.support.errors import ModelLoadError, RequestError
 
 DATA = random.Random(1).randbytes(20_000)
 Q8 = "m-Q8_0.gguf"

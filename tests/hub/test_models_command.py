@@ -12,8 +12,8 @@ import pytest
 from hub_server import Hub, cut_after
 
 from engine.cli import confirm, main
-from engine.errors import ModelLoadError
 from engine.hub import api, located
+from engine.support.errors import ModelLoadError
 
 DATA = random.Random(1).randbytes(30_000)
 SMALL = random.Random(2).randbytes(5_000)

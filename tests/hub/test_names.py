@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import ModelLoadError
 from engine.hub.names import Name, parse
+from engine.support.errors import ModelLoadError
 
 REPO = "Qwen/Qwen3-0.6B-GGUF"
 FILE = "Qwen3-0.6B-Q8_0.gguf"

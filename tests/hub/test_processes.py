@@ -16,8 +16,8 @@ from hub_server import Hub, cut_after, slowly
 from scripts import wait_until
 
 from engine import Engine
-from engine.errors import RequestError
 from engine.hub import api
+from engine.support.errors import RequestError
 
 DATA = random.Random(1).randbytes(400_000)
 LOCATE = "import sys; from engine.hub import located; print(located(sys.argv[1]))"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engine.hub.progress import Progress
-from engine.screens import Lines, Loading, Notebook, Screen, Terminal, duration_text, screen_for
+from engine.support.screens import Lines, Loading, Notebook, Screen, Terminal, duration_text, screen_for
 
 MB = 10**6
 NAME = "m-Q4_K_M.gguf"

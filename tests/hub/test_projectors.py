@@ -12,11 +12,11 @@ from projector_files import KINDS, write_projector
 
 from engine import Engine, Engines, Image
 from engine.cli import main
-from engine.diagnose.quantisations import Wanted, fits
-from engine.errors import ModelLoadError, RequestError
+from engine.cli.quantisations import Wanted, fits
 from engine.hub import located
-from engine.llama.plan import Machine
-from engine.llama.projector_file import ProjectorFile, read_projector
+from engine.llama.gguf.projector_file import ProjectorFile, read_projector
+from engine.llama.plan.plan import Machine
+from engine.support.errors import ModelLoadError, RequestError
 
 QUESTION: Any = [{"role": "user", "content": [Image(np.zeros((8, 8, 3), np.uint8)), "What is this?"]}]
 GB = 10**9

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from hub_server import Hub
 
-from engine.errors import ModelLoadError
 from engine.hub import blobs, find, named, read
 from engine.hub.names import Name
-from engine.llama.gguf_header import Header, read_header, read_header_by_ranges
+from engine.llama.gguf.gguf_header import Header, read_header, read_header_by_ranges
+from engine.support.errors import ModelLoadError
 
 
 def header_of(name: str) -> Header:
@@ -48,7 +48,7 @@ def test_a_header_longer_than_the_first_range(
     data = builtin_model_path.read_bytes()
     hub.add("own/repo", {"m-Q8_0.gguf": data})
     for first in (24, 100, 1000, 10_000):
-        monkeypatch.setattr("engine.llama.gguf_header._FIRST", first)
+        monkeypatch.setattr("engine.llama.gguf.gguf_header._FIRST", first)
         hub.requests.clear()
         assert facts(header_of("own/repo")) == facts(read_header(builtin_model_path)), first
         starts = hub.content_starts()

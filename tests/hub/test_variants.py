@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from engine.errors import ModelLoadError
 from engine.hub.names import Name
 from engine.hub.variants import File, Variant, projector_of, quantization_of, select, size_text, variants_of
+from engine.support.errors import ModelLoadError
 
 GB = 10**9
 

@@ -11,8 +11,17 @@ from typing import Any, cast, get_args, get_type_hints
 import pytest
 from pydantic import BaseModel
 
-from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError
-from engine.events import (
+from engine.isolated import answers
+from engine.isolated.answers import decoded, encoded
+from engine.isolated.protocol import Failed, Line, Loading, Opened, Parts
+from engine.llama.gguf.gguf import NamedTemplate
+from engine.llama.model import ModelInfo
+from engine.runtime.cache.state_file import Origin, SavedState
+from engine.runtime.loop.backend import ContextInfo
+from engine.runtime.loop.logprobs import Logprob, TokenLogprobs
+from engine.runtime.loop.request import Reply
+from engine.support.errors import ContextOverflowError, DecodeError, EngineError, RequestError
+from engine.types.events import (
     ContentDelta,
     Event,
     Finished,
@@ -22,16 +31,7 @@ from engine.events import (
     ToolCallStart,
     ToolResult,
 )
-from engine.isolated import answers
-from engine.isolated.answers import decoded, encoded
-from engine.isolated.protocol import Failed, Line, Loading, Opened, Parts
-from engine.llama.gguf import NamedTemplate
-from engine.llama.model import ModelInfo
-from engine.runtime.backend import ContextInfo
-from engine.runtime.logprobs import Logprob, TokenLogprobs
-from engine.runtime.request import Reply
-from engine.runtime.state_file import Origin, SavedState
-from engine.types import Usage
+from engine.types.types import Usage
 
 EVENTS: tuple[Event, ...] = (
     ReasoningDelta("Hm, \ud83d \0 é\U0001f600"),

@@ -17,7 +17,7 @@ from projector_files import KINDS, media, write_model, write_projector
 from engine import Engine, EngineError, Image, RequestError
 from engine.isolated.parent import IsolatedRunner
 from engine.isolated.protocol import Drop, Parcel, Parts, Read
-from engine.runtime.media import Part, Unit
+from engine.runtime.media.media import Part, Unit
 
 TURN: dict[str, Any] = {"temperature": 0, "max_tokens": 2, "ignore_eos": True}
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.diagnose import preflight
-from engine.isolated import preflight_child
+from engine.isolated import preflight, preflight_child
 from engine.llama.context import LlamaBackend
-from engine.runtime.backend import Row
-from engine.runtime.config import ContextOptions, ModelOptions
+from engine.runtime.loop.backend import Row
+from engine.runtime.loop.config import ContextOptions, ModelOptions
 
 
 @pytest.mark.parametrize("kv_unified", [False, True])

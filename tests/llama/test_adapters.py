@@ -12,12 +12,13 @@ import pytest
 from adapted_turns import BareAdapted, Part, compared, hits_across
 from adapter_files import LAYERS, WIDTH, write_adapter, write_control_vector
 
-from engine import Engine, _data, batch
-from engine.errors import ContextOverflowError, EngineWarning, ModelLoadError, RequestError
-from engine.llama.adapter_file import read_adapter, read_control_vectors
-from engine.llama.plan import Machine
-from engine.loading import Reading, load
-from engine.options import settings
+from engine import Engine, batch
+from engine.api.loading import Reading, load
+from engine.llama.gguf.adapter_file import read_adapter, read_control_vectors
+from engine.llama.plan.plan import Machine
+from engine.support import _data
+from engine.support.errors import ContextOverflowError, EngineWarning, ModelLoadError, RequestError
+from engine.turns.options import settings
 
 MODEL = _data.builtin_model()
 QUESTION = "Hello! Who are you?"

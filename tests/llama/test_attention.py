@@ -9,13 +9,13 @@ from typing import Any
 import model_files
 import pytest
 
-from engine.errors import RequestError
-from engine.llama.gguf import GgufFile, read_gguf
+from engine.llama.gguf.gguf import GgufFile, read_gguf
 from engine.llama.lib import Device
 from engine.llama.model import Model
 from engine.llama.params import on_cpu
-from engine.llama.plan import Machine
-from engine.runtime.config import ContextOptions, ModelOptions
+from engine.llama.plan.plan import Machine
+from engine.runtime.loop.config import ContextOptions, ModelOptions
+from engine.support.errors import RequestError
 
 SHAPE = model_files.Shape(n_embd=128, n_ff=256, n_head=4, n_head_kv=2, n_ctx=32_768)
 

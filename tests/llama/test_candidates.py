@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.errors import DecodeError
 from engine.llama.candidates import Filter, TopK, TopP, first_filter
-from engine.types import SamplingParams
+from engine.support.errors import DecodeError
+from engine.types.types import SamplingParams
 
 SIZES = (1, 31, 32, 33, 1000, 8192, 10_007)
 

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from pretending import Pretending
 
-from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError
+from engine.formats.parsing.reader import Piece
 from engine.llama import context as llama_backend
 from engine.llama.context import LlamaBackend
 from engine.llama.lib import Device
 from engine.llama.model import Model
-from engine.llama.plan import Machine
-from engine.parsing.reader import Piece
-from engine.runtime.backend import Row
-from engine.runtime.config import ContextOptions, ModelOptions
-from engine.runtime.state_file import SavedState, read_state, write_state
-from engine.types import SamplingParams
+from engine.llama.plan.plan import Machine
+from engine.runtime.cache.state_file import SavedState, read_state, write_state
+from engine.runtime.loop.backend import Row
+from engine.runtime.loop.config import ContextOptions, ModelOptions
+from engine.support.errors import ContextOverflowError, DecodeError, EngineError, RequestError
+from engine.types.types import SamplingParams
 
 GREEDY = SamplingParams(temperature=0)
 TEXTS = ("hello world", "world hello hello world ab ab", "ab a b")

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from engine import Completion, ContextOverflowError, Engine, ModelLoadError, RequestError
 from engine.llama.draft import check_draft
-from engine.llama.gguf import read_gguf
+from engine.llama.gguf.gguf import read_gguf
 from engine.llama.model import Model
-from engine.llama.plan import RESERVE, DraftFile, Machine, draft_context, plan
-from engine.runtime.config import ContextOptions, ModelOptions
-from engine.types import JsonSchema
+from engine.llama.plan.plan import RESERVE, DraftFile, Machine, draft_context, plan
+from engine.runtime.loop.config import ContextOptions, ModelOptions
+from engine.types.types import JsonSchema
 
 ASKED = ("Hello! Who are you?", "What is 17 + 25?", "Say blue", "Thank you.", "Tell me about the sea.")
 SCHEMA: dict[str, Any] = {

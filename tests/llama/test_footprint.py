@@ -10,12 +10,12 @@ import model_files
 import pytest
 import vector_files
 
-from engine.llama.footprint import Cells, cells_of, checkpoint_bytes, copy_cost, estimate
-from engine.llama.gguf import read_gguf
+from engine.llama.gguf.gguf import read_gguf
 from engine.llama.lib import library
 from engine.llama.model import Model
-from engine.runtime.backend import Row
-from engine.runtime.config import ContextOptions
+from engine.llama.plan.footprint import Cells, cells_of, checkpoint_bytes, copy_cost, estimate
+from engine.runtime.loop.backend import Row
+from engine.runtime.loop.config import ContextOptions
 
 MIB = 1 << 20
 BUFFER = re.compile(r"(KV|RS|compute|output) buffer size = +([\d.]+) MiB")

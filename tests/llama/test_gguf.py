@@ -14,10 +14,10 @@ import model_zoo
 import pytest
 from gguf_bytes import ARRAY, I32, STRING, Array
 
-from engine.errors import ModelLoadError
-from engine.llama import gguf_header as gguf_types
-from engine.llama.gguf import NamedTemplate, read_gguf
+from engine.llama.gguf import gguf_header as gguf_types
+from engine.llama.gguf.gguf import NamedTemplate, read_gguf
 from engine.llama.lib import library
+from engine.support.errors import ModelLoadError
 
 
 @pytest.fixture(scope="module")

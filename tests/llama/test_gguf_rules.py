@@ -13,11 +13,11 @@ import pytest
 from gguf_bytes import ARRAY, BOOL, F32, I32, STRING, U16, U32, Array, Document, Tensor, Value, decoded
 from gguf_fuzz import write_parts
 
-from engine import _data
-from engine.errors import ModelLoadError
-from engine.llama.gguf import GgufFile, read_gguf
-from engine.llama.gguf_header import Header, read_header
-from engine.llama.gguf_rules import verified
+from engine.llama.gguf.gguf import GgufFile, read_gguf
+from engine.llama.gguf.gguf_header import Header, read_header
+from engine.llama.gguf.gguf_rules import verified
+from engine.support import _data
+from engine.support.errors import ModelLoadError
 
 FOLDER = os.environ.get("LLAMA_CPP_MODELS", "")
 VOCABULARIES = sorted(Path(FOLDER).glob("ggml-vocab-*.gguf")) if FOLDER else []
@@ -144,7 +144,7 @@ def test_real_vocabularies_are_verified(path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def sound_vocabulary(header: Header) -> bool:
-    from engine.llama import gguf_rules
+    from engine.llama.gguf import gguf_rules
 
     return gguf_rules._has_sound_vocabulary(header)  # pyright: ignore[reportPrivateUsage]
 

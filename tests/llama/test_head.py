@@ -11,19 +11,19 @@ import pytest
 from doubles import guess_always
 
 from engine import Completion, Engine, RequestError
-from engine.errors import DecodeError
 from engine.llama import head as head_module
 from engine.llama.context import LlamaBackend
-from engine.llama.gguf import read_gguf
+from engine.llama.gguf.gguf import read_gguf
 from engine.llama.head import LlamaHead, head_file, why_no_head
 from engine.llama.model import Model
-from engine.llama.plan import DraftFile, Machine, plan
-from engine.runtime.backend import Row
-from engine.runtime.config import ContextOptions, ModelOptions
-from engine.runtime.drafter import Due, HeadDrafter
-from engine.runtime.scheduler import Scheduler
-from engine.runtime.sequence import SequenceState
-from engine.types import JsonSchema
+from engine.llama.plan.plan import DraftFile, Machine, plan
+from engine.runtime.draft.drafter import Due, HeadDrafter
+from engine.runtime.loop.backend import Row
+from engine.runtime.loop.config import ContextOptions, ModelOptions
+from engine.runtime.loop.scheduler import Scheduler
+from engine.runtime.loop.sequence import SequenceState
+from engine.support.errors import DecodeError
+from engine.types.types import JsonSchema
 
 WORDS = ("hello", "world", "a b", "ab", "so", "ll", "w or ld")
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
@@ -202,7 +202,7 @@ def test_preempted_requests_are_guessed_for_again(monkeypatch: pytest.MonkeyPatc
     guess_always(monkeypatch)
     texts = questions(5, 20)
     options = {**GREEDY, "max_tokens": None, "logprobs": 2}
-    monkeypatch.setattr("engine.runtime.loop._RESERVE", 0)
+    monkeypatch.setattr("engine.runtime.loop.loop._RESERVE", 0)
     preempted: list[object] = []
     preempt = Scheduler.preempt
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from engine.errors import EngineError
 from engine.llama.lifetime import Shared
+from engine.support.errors import EngineError
 
 CLOSED = EngineError("The model is closed.")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.llama import machine
+from engine.llama.plan import machine
 
 MIB = 1 << 20
 MEMINFO = "MemTotal:       16384 kB\nMemFree:         1024 kB\nMemAvailable:    8192 kB\n"

@@ -1,6 +1,6 @@
 """No text becomes a picture, a sound or a token of a projector: every marker of every projector in every field, through
 a real projector of each kind. A sample of `tests/bench/forgery.py --projectors`; needs llama.cpp's templates like
-tests/template/test_template_forgery.py.
+tests/formats/template/test_template_forgery.py.
 """
 
 import random

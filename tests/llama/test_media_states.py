@@ -11,15 +11,15 @@ import pytest
 from projector_files import KINDS, Kind, media, write_model, write_projector
 
 from engine import Completion, Engine, EngineError, Image, RequestError, StateStore
-from engine.errors import DecodeError
 from engine.llama.context import UnitEnds
+from engine.llama.gguf.projector_file import read_projector
 from engine.llama.model import Model
-from engine.llama.projector_file import read_projector
 from engine.llama.state import check_state
-from engine.media import Media
-from engine.runtime.backend import Row
-from engine.runtime.config import ContextOptions
-from engine.runtime.media import Unit
+from engine.runtime.loop.backend import Row
+from engine.runtime.loop.config import ContextOptions
+from engine.runtime.media.media import Unit
+from engine.support.errors import DecodeError
+from engine.types.media import Media
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

@@ -10,8 +10,8 @@ from media_talks import TURN, opened, talk
 from projector_files import KINDS, Kind, media
 
 from engine import Audio, Completion, Engine, RequestError
-from engine.media import Media
-from engine.runtime.media import Unit
+from engine.runtime.media.media import Unit
+from engine.types.media import Media
 
 CLOSE = 0.1
 """Where the two likeliest tokens are as near as this, another order of the same sums may draw the other one."""

@@ -17,17 +17,17 @@ import model_files
 import pytest
 from pretending import Pretending
 
-from engine.errors import ContextOverflowError, EngineError, ModelLoadError, RequestError
 from engine.llama import lib as llama_lib
 from engine.llama import model as llama
 from engine.llama import params as llama_params
-from engine.llama.footprint import Cells, cells_of, estimate
-from engine.llama.gguf import NamedTemplate
-from engine.llama.machine import anonymous_memory, return_freed_memory
+from engine.llama.gguf.gguf import NamedTemplate
 from engine.llama.model import Model
-from engine.llama.plan import RESERVE, Machine
-from engine.runtime.backend import Row
-from engine.runtime.config import ContextOptions, ModelOptions
+from engine.llama.plan.footprint import Cells, cells_of, estimate
+from engine.llama.plan.machine import anonymous_memory, return_freed_memory
+from engine.llama.plan.plan import RESERVE, Machine
+from engine.runtime.loop.backend import Row
+from engine.runtime.loop.config import ContextOptions, ModelOptions
+from engine.support.errors import ContextOverflowError, EngineError, ModelLoadError, RequestError
 
 MIB = 1 << 20
 
@@ -341,7 +341,7 @@ def test_a_context_above_the_training_length_is_warned_about(tiny: Path, caplog:
 
 
 def test_weights_beyond_memory_are_refused(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.llama.plan.available_memory", lambda: 1000)
+    monkeypatch.setattr("engine.llama.plan.plan.available_memory", lambda: 1000)
     with pytest.raises(ModelLoadError, match="for its weights"):
         Model.load(tiny)
     Model.load(tiny, ModelOptions(check_memory=False)).close()
@@ -462,7 +462,7 @@ def test_forgotten_models_are_freed(tmp_path: Path) -> None:
 def test_nothing_is_printed_and_a_forgotten_model_ends_well(tiny: Path) -> None:
     program = (
         "from engine.llama.model import Model\n"
-        "from engine.runtime.backend import Row\n"
+        "from engine.runtime.loop.backend import Row\n"
         f"backend = Model.load({str(tiny)!r}).backend()\n"
         "backend.decode([Row(5, 0, 0, True)])\n"
     )
@@ -574,7 +574,7 @@ def test_a_library_that_cannot_be_loaded_says_how_to_install_it() -> None:
     program = (
         "import sys\n"
         "sys.modules['llama_cpp'] = None\n"
-        "from engine.errors import EngineError\n"
+        "from engine.support.errors import EngineError\n"
         "from engine.llama.lib import library\n"
         "try:\n    library()\nexcept EngineError as error:\n    print(error)\n"
     )

@@ -21,10 +21,10 @@ from typing import Any
 
 import pytest
 
-from engine.errors import EngineError
 from engine.llama import own_library
 from engine.llama.lib import library
 from engine.llama.own_library import VARIABLE, add_mineru_field, chosen, difference, try_in_child
+from engine.support.errors import EngineError
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 STRUCTURES = {

@@ -6,12 +6,12 @@ from typing import Any
 import model_files
 import pytest
 
-from engine.errors import ContextOverflowError, ModelLoadError
-from engine.llama.footprint import cells_of, estimate, layer_caches, weights
-from engine.llama.gguf import GgufFile, read_gguf
+from engine.llama.gguf.gguf import GgufFile, read_gguf
 from engine.llama.lib import Device
-from engine.llama.plan import RESERVE, Machine, longest, plan
-from engine.runtime.config import ContextOptions, ModelOptions
+from engine.llama.plan.footprint import cells_of, estimate, layer_caches, weights
+from engine.llama.plan.plan import RESERVE, Machine, longest, plan
+from engine.runtime.loop.config import ContextOptions, ModelOptions
+from engine.support.errors import ContextOverflowError, ModelLoadError
 
 MIB = 1 << 20
 

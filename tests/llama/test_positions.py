@@ -6,11 +6,11 @@ import model_zoo
 import pytest
 from gguf_bytes import U32
 
-from engine.errors import RequestError
-from engine.llama.gguf import read_gguf
+from engine.llama.gguf.gguf import read_gguf
 from engine.llama.model import Model
 from engine.llama.params import position_limit
-from engine.runtime.config import ContextOptions
+from engine.runtime.loop.config import ContextOptions
+from engine.support.errors import RequestError
 
 
 def test_a_context_holds_no_more_tokens_than_there_are_positions(tmp_path: Path) -> None:

@@ -10,14 +10,14 @@ import pytest
 from numpy.typing import NDArray
 from projector_files import KINDS, Bare, Kind, media, write_model, write_projector
 
-from engine.errors import DecodeError, EngineError, RequestError
 from engine.llama.context import LlamaBackend
+from engine.llama.gguf.projector_file import read_projector
 from engine.llama.model import Model
-from engine.llama.projector_file import read_projector
-from engine.media import Audio, Image, Media
-from engine.runtime.backend import Row
-from engine.runtime.config import ContextOptions, MediaOptions
-from engine.runtime.media import Part, Unit
+from engine.runtime.loop.backend import Row
+from engine.runtime.loop.config import ContextOptions, MediaOptions
+from engine.runtime.media.media import Part, Unit
+from engine.support.errors import DecodeError, EngineError, RequestError
+from engine.types.media import Audio, Image, Media
 
 BEFORE, AFTER = b"See: ", b" what is it?"
 OPTIONS = ContextOptions(n_ctx=2048, n_sequences=2, n_threads=1, n_ubatch=512)

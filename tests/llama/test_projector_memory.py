@@ -12,16 +12,16 @@ import pytest
 from projector_files import KINDS, write_model, write_projector
 
 from engine import Audio, Engine, Image
-from engine.errors import ContextOverflowError, ModelLoadError
+from engine.api.loading import Reading, load
+from engine.llama.gguf.projector_file import read_projector
 from engine.llama.lib import mtmd
 from engine.llama.model import Model
-from engine.llama.plan import Machine
-from engine.llama.projector_file import read_projector
-from engine.loading import Reading, load
-from engine.media import Media
-from engine.options import settings
-from engine.runtime.config import ContextOptions, MediaOptions
-from engine.runtime.media import Unit
+from engine.llama.plan.plan import Machine
+from engine.runtime.loop.config import ContextOptions, MediaOptions
+from engine.runtime.media.media import Unit
+from engine.support.errors import ContextOverflowError, ModelLoadError
+from engine.turns.options import settings
+from engine.types.media import Media
 
 GB, MIB = 10**9, 1 << 20
 _BUFFER = re.compile(r"compute buffer size = +([\d.]+) MiB")

@@ -15,14 +15,14 @@ from gguf import GGUFWriter, RopeScalingType
 
 from engine import Engine
 from engine.cli import main
-from engine.errors import RequestError
-from engine.llama.gguf import GgufFile, read_gguf
+from engine.llama.gguf.gguf import GgufFile, read_gguf
+from engine.llama.gguf.rope import beyond, positions, reach, rope_options, rope_params
 from engine.llama.lib import library
 from engine.llama.model import Model
-from engine.llama.plan import Machine, plan
-from engine.llama.rope import beyond, positions, reach, rope_options, rope_params
-from engine.runtime.backend import Row
-from engine.runtime.config import ContextOptions, ModelOptions
+from engine.llama.plan.plan import Machine, plan
+from engine.runtime.loop.backend import Row
+from engine.runtime.loop.config import ContextOptions, ModelOptions
+from engine.support.errors import RequestError
 
 
 @pytest.fixture(scope="module")

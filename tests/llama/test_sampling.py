@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from engine.errors import DecodeError, EngineError, RequestError
 from engine.llama import sampling as sampling_plan
 from engine.llama.context import LlamaBackend
 from engine.llama.lib import library
 from engine.llama.model import Model
 from engine.llama.sampling import Links, Plan, device_links, plan
-from engine.runtime.backend import Row
-from engine.runtime.config import ContextOptions
-from engine.types import SamplingParams
+from engine.runtime.loop.backend import Row
+from engine.runtime.loop.config import ContextOptions
+from engine.support.errors import DecodeError, EngineError, RequestError
+from engine.types.types import SamplingParams
 
 SIZE = 8192
 LADDER = {100: 5.0, 200: 4.0, 300: 3.0, 400: 2.0, 500: 1.0}  # token: logit; all others are far below

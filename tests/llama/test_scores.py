@@ -9,7 +9,7 @@ import pytest
 from vector_files import ScoredAlone
 
 from engine import Engine
-from engine.errors import ContextOverflowError, DecodeError, RequestError
+from engine.support.errors import ContextOverflowError, DecodeError, RequestError
 
 PROMPT = "The weather result: 21 degrees and"
 TEXTS = [

@@ -11,7 +11,7 @@ from gguf import PoolingType
 from vector_files import CLS, KINDS, LETTERS, RERANK_TEMPLATE, RERANKERS, SEP, Alone, Kind, cosine, write
 
 from engine import Engine
-from engine.errors import ContextOverflowError, MissingTemplateError, ModelLoadError, RequestError
+from engine.support.errors import ContextOverflowError, MissingTemplateError, ModelLoadError, RequestError
 
 TEXTS = ["hello world", "a", "the quick brown fox jumps over the lazy dog", "what is a panda?", "0123456789"] * 8
 
@@ -193,8 +193,8 @@ def test_a_context_for_vectors_that_does_not_fit_is_refused_with_the_numbers(
     builtin_model_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from engine.llama.model import Model
-    from engine.llama.plan import Machine
-    from engine.runtime.config import ContextOptions
+    from engine.llama.plan.plan import Machine
+    from engine.runtime.loop.config import ContextOptions
 
     with Model.load(builtin_model_path) as model:
         monkeypatch.setattr(model, "_machine", lambda: Machine(1 << 20))

@@ -26,9 +26,9 @@ from typing import Any, TypeAlias
 sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
 from engine import ContextOverflowError, Engine, EngineWarning  # noqa: E402
-from engine.child import signal_name  # noqa: E402
 from engine.llama import lib  # noqa: E402
-from engine.llama.plan import RESERVE  # noqa: E402
+from engine.llama.plan.plan import RESERVE  # noqa: E402
+from engine.support.child import signal_name  # noqa: E402
 
 PROMPTS = (
     "Hi",

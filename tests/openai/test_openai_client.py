@@ -14,9 +14,9 @@ from pydantic import BaseModel
 
 import engine.openai
 from engine import Engine, RequestError
-from engine.errors import DecodeError, EngineError
-from engine.events import ContentDelta, Finished
-from engine.runtime.config import LoopOptions
+from engine.runtime.loop.config import LoopOptions
+from engine.support.errors import DecodeError, EngineError
+from engine.types.events import ContentDelta, Finished
 
 openai = pytest.importorskip("openai")
 HTTP = import_module("httpx2" if int(openai.__version__.split(".")[0]) >= 3 else "httpx")
@@ -341,6 +341,4 @@ def test_a_transport_under_a_client_of_ones_own() -> None:
 
 def test_the_former_home_of_the_client_of_other_servers_names_the_new_one() -> None:
     with pytest.raises(ImportError, match="from engine import remote"):
-        from engine.openai import (  # noqa: F401
-            chat,  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnusedImport]
-        )
+        from engine.openai import chat  # noqa: F401

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from openai_clients import ASK, INITIALS, PING, USAGE, WrittenEngine, golden_turns, scripted, turns
 
 import engine.openai
-from engine.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 from engine.openai.completions import logprobs_object
-from engine.types import TokenLogprob
+from engine.types.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
+from engine.types.types import TokenLogprob
 
 openai = pytest.importorskip("openai")
 ChatCompletionStreamState = pytest.importorskip("openai.lib.streaming.chat").ChatCompletionStreamState

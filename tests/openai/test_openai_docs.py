@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from engine import _data
 from engine.openai.fields import CHAT_FIELDS, COMPLETIONS_FIELDS, EMBEDDINGS_FIELDS, RESPONSES_FIELDS
 from engine.openai.request import Field
+from engine.support import _data
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "openai.md"
 TABLES: dict[str, Mapping[str, Field]] = {

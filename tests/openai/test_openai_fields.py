@@ -10,13 +10,13 @@ from openai_clients import ASK, PING, WrittenEngine, scripted
 
 import engine.openai
 from engine import Engine
-from engine.errors import EngineWarning
-from engine.events import Finished
 from engine.openai.fields import CHAT_FIELDS, RESPONSES_FIELDS
 from engine.openai.request import Field
 from engine.openai.servers import SERVER_FIELDS
-from engine.options import TurnOptions
-from engine.types import AllowedTools, ResponseFormat, ToolName
+from engine.support.errors import EngineWarning
+from engine.turns.options import TurnOptions
+from engine.types.events import Finished
+from engine.types.types import AllowedTools, ResponseFormat, ToolName
 
 openai = pytest.importorskip("openai")
 VERSION = tuple(int(part) for part in openai.__version__.split(".")[:2])

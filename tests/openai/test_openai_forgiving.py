@@ -12,11 +12,11 @@ from openai_clients import ASK, WrittenEngine, scripted
 import engine.openai
 from engine import GBNF, Choice, Engine, EngineWarning, JsonSchema, Lark, Regex
 from engine.batch.bodies import read_body
-from engine.errors import RequestError
-from engine.events import ContentDelta, Finished
 from engine.openai.api import Api
 from engine.openai.servers import SERVER_FIELDS
-from engine.types import ResponseFormat
+from engine.support.errors import RequestError
+from engine.types.events import ContentDelta, Finished
+from engine.types.types import ResponseFormat
 
 openai = pytest.importorskip("openai")
 ASKED: dict[str, Any] = {"model": "m", "messages": ASK}

@@ -16,9 +16,9 @@ import pytest
 from openai_clients import ASK, PING, scripted
 
 import engine.openai
-from engine.errors import EngineWarning
 from engine.openai.fields import CHAT_FIELDS, COMPLETIONS_FIELDS, RESPONSES_FIELDS
 from engine.openai.request import Field
+from engine.support.errors import EngineWarning
 
 ODD: list[Any] = [
     None,

@@ -10,13 +10,13 @@ from openai_clients import CALL, INITIALS, PING, USAGE, WrittenEngine, golden_tu
 
 import engine.openai
 from engine import ChatTemplate, Engine
-from engine.errors import DecodeError
-from engine.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 from engine.openai.fields import RESPONSES_FIELDS
 from engine.openai.items import encoded, messages_of, stored_items
 from engine.openai.problems import Problem
 from engine.openai.store import ResponseStore, Stored
-from engine.testing import ByteVocab, ScriptedBackend
+from engine.support.errors import DecodeError
+from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.types.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 
 openai = pytest.importorskip("openai")
 types: Any = pytest.importorskip("openai.types.responses")

@@ -273,7 +273,14 @@ def test_importing_the_package_is_light() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["engine.types", "engine.events", "engine.parsing", "engine.families", "engine.diagnose.preflight"]
+    "module",
+    [
+        "engine.types.types",
+        "engine.types.events",
+        "engine.formats.parsing",
+        "engine.formats.families",
+        "engine.isolated.preflight",
+    ],
 )
 def test_the_lower_floors_need_no_native_library(module: str) -> None:
     code = f"import sys, {module}; assert 'llama_cpp' not in sys.modules and 'jinja2' not in sys.modules"

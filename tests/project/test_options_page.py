@@ -9,7 +9,8 @@ from typing import Any
 
 from engine import Engine, SamplingParams
 from engine.agent import RunOptions
-from engine.options import (
+from engine.runtime.loop.config import ContextOptions, LoopOptions, MediaOptions, ModelOptions
+from engine.turns.options import (
     AgentOptions,
     ChoicesArguments,
     EmbedOptions,
@@ -20,7 +21,6 @@ from engine.options import (
     ScoreOptions,
     TurnOptions,
 )
-from engine.runtime.config import ContextOptions, LoopOptions, MediaOptions, ModelOptions
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "options.md"
 KINDS: tuple[Any, ...] = (

@@ -23,7 +23,7 @@ from engine.llama.own_library import TESTED_VERSION
 BUILTIN = "examples/default_model/builtin-q8_0.gguf"
 JUNK = (
     "engine/junk.bak",
-    "engine/parsing/notes.txt",
+    "engine/formats/parsing/notes.txt",
     "templates/old.txt",
     "examples/default_model/checkpoint.pt",
     "stray.gguf",
@@ -32,7 +32,7 @@ JUNK = (
 # Run outside the checkout; prints where each data file was found, after using it.
 USES_ALL_THREE = """
     from engine import _data
-    from engine.families import builtin_families
+    from engine.formats.families import builtin_families
     from engine.llama.model import Model
 
     assert "qwen3" in builtin_families().names()

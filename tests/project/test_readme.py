@@ -26,11 +26,11 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 from projector_files import KINDS, write_projector
 
-from engine import _data
 from engine.cli.arguments import parser
+from engine.support import _data
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"

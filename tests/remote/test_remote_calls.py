@@ -4,9 +4,9 @@ import pytest
 from server_streams import HI, Json, call, chunk, in_order, shown, stream, whole
 
 from engine import remote
-from engine.errors import MalformedEventWarning, RemoteError
-from engine.events import ContentDelta, Event, Finished, ToolCallDelta, ToolCallEnd, ToolCallStart, fold
-from engine.types import ToolCall
+from engine.support.errors import MalformedEventWarning, RemoteError
+from engine.types.events import ContentDelta, Event, Finished, ToolCallDelta, ToolCallEnd, ToolCallStart, fold
+from engine.types.types import ToolCall
 
 
 def test_a_call_streams() -> None:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from server_streams import HI, Json, call, chunk, shown, split_delta, stream, whole
 
 from engine import remote
-from engine.errors import MalformedEventWarning, RemoteError, RequestError
-from engine.events import ContentDelta, Finished, fold
-from engine.types import ReasoningPart, TextPart, ToolCall
+from engine.support.errors import MalformedEventWarning, RemoteError, RequestError
+from engine.types.events import ContentDelta, Finished, fold
+from engine.types.types import ReasoningPart, TextPart, ToolCall
 
 # How it ends
 

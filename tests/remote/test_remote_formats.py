@@ -6,7 +6,7 @@ import pytest
 from server_streams import Json, call, in_order, shown, sse, stream
 
 from engine import remote
-from engine.events import ContentDelta, Event, ReasoningDelta, ToolCallStart, fold
+from engine.types.events import ContentDelta, Event, ReasoningDelta, ToolCallStart, fold
 
 REASONING, ANSWER, ARGUMENTS = "First, I look.\n\nThen I call.", "I call it now.", '{"city": "Paris", "days": 2}'
 CALL = [call(0, "", "get_weather", "call_1"), call(0, ARGUMENTS[:9]), call(0, ARGUMENTS[9:])]

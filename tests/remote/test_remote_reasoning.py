@@ -7,8 +7,8 @@ import pytest
 from server_streams import HI, Json, call, chunk, in_order, shown, stream, whole
 
 from engine import remote
-from engine.errors import RemoteError, RequestError
-from engine.events import ContentDelta, Event, Finished, ReasoningDelta
+from engine.support.errors import RemoteError, RequestError
+from engine.types.events import ContentDelta, Event, Finished, ReasoningDelta
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "thinking"])

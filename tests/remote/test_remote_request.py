@@ -7,8 +7,8 @@ import pytest
 from pydantic import BaseModel
 
 from engine import remote
-from engine.errors import RequestError
-from engine.types import (
+from engine.support.errors import RequestError
+from engine.types.types import (
     Completion,
     Message,
     ReasoningPart,

@@ -8,7 +8,7 @@ import pytest
 from server_streams import Json, call, sse, stream
 
 from engine import remote
-from engine.events import fold
+from engine.types.events import fold
 
 openai = pytest.importorskip("openai")
 http = pytest.importorskip("httpx2" if int(openai.__version__.split(".")[0]) >= 3 else "httpx")

@@ -11,14 +11,14 @@ from doubles import Bench, echo, plain, prompt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import DecodeError, EngineError, ModelLoadError, RequestError
-from engine.runtime.adapters import BASE, AdapterInfo, AdapterNames, Adapters, AdaptersLike, LoadAdapter
-from engine.runtime.backend import Row
-from engine.runtime.generation import Limits
-from engine.runtime.request import TurnRequest
-from engine.runtime.service import Service
-from engine.runtime.stream import Stream
-from engine.testing import ScriptedBackend
+from engine.runtime.adapters.adapters import BASE, AdapterInfo, AdapterNames, Adapters, AdaptersLike, LoadAdapter
+from engine.runtime.loop.backend import Row
+from engine.runtime.loop.generation import Limits
+from engine.runtime.loop.request import TurnRequest
+from engine.runtime.stream.service import Service
+from engine.runtime.stream.stream import Stream
+from engine.support.errors import DecodeError, EngineError, ModelLoadError, RequestError
+from engine.testing.testing import ScriptedBackend
 
 A, B, HALF = Adapters((("a", 1.0),)), Adapters((("b", 1.0),)), Adapters((("a", 0.5), ("b", 0.5)))
 

@@ -4,8 +4,8 @@ and nobody else notices."""
 import asyncio
 import gc
 
-from engine.runtime.stream import Stream
-from engine.testing import ScriptedEngine
+from engine.runtime.stream.stream import Stream
+from engine.testing.testing import ScriptedEngine
 
 ANSWER = "one two three four"
 

@@ -1,4 +1,4 @@
-"""engine.runtime.control_tokens: a control token that callers' text became is seen, wherever it came from."""
+"""engine.runtime.cache.control_tokens: a control token that callers' text became is seen, wherever it came from."""
 
 import time
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ from doubles import plain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import ForgedPromptError
+from engine.formats.parsing.reader import Piece
+from engine.formats.template.prompt import Prompt
 from engine.llama.model import Model
-from engine.parsing.reader import Piece
-from engine.runtime.control_tokens import ControlTokens
-from engine.runtime.request import TurnRequest
-from engine.runtime.service import Service
-from engine.template.prompt import Prompt
-from engine.testing import ByteVocab, ScriptedBackend
+from engine.runtime.cache.control_tokens import ControlTokens
+from engine.runtime.loop.request import TurnRequest
+from engine.runtime.stream.service import Service
+from engine.support.errors import ForgedPromptError
+from engine.testing.testing import ByteVocab, ScriptedBackend
 
 VOCAB = ByteVocab(["<a>", "<u>", "\n\n", "!"], end=["<e>"], bos="<s>")
 CONTROL = ControlTokens(VOCAB)

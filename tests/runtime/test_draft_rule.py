@@ -1,8 +1,8 @@
-"""engine.runtime.draft_rule: as many guesses as promise the most tokens per second, and none where they do not pay."""
+"""engine.runtime.draft.draft_rule: as many guesses as promise the most tokens per second, none where none pay."""
 
 import pytest
 
-from engine.runtime.draft_rule import DraftRecord, DraftRule, MeanCost
+from engine.runtime.draft.draft_rule import DraftRecord, DraftRule, MeanCost
 
 SIZES = range(1, 9)
 

@@ -1,4 +1,4 @@
-"""engine.runtime.drafter: a second model guesses for all sequences together, and changes nothing but the speed."""
+"""engine.runtime.draft.drafter: a second model guesses for all sequences together and changes nothing but the speed."""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -8,11 +8,11 @@ from doubles import Bench
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import DecodeError
-from engine.parsing import Parser
-from engine.runtime import loop
-from engine.runtime.backend import Row
-from engine.runtime.generation import Limits
+from engine.formats.parsing import Parser
+from engine.runtime.loop import loop
+from engine.runtime.loop.backend import Row
+from engine.runtime.loop.generation import Limits
+from engine.support.errors import DecodeError
 
 
 def rest(text: str) -> str:

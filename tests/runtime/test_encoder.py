@@ -10,11 +10,11 @@ import pytest
 from scripted_media import Projector, asked, opened, picture, read
 
 from engine import EngineError, StateStore
-from engine.errors import DecodeError
-from engine.media import Media
-from engine.runtime.backend import Row
-from engine.runtime.encoder import Encoder
-from engine.runtime.media import Part, Unit
+from engine.runtime.loop.backend import Row
+from engine.runtime.media.encoder import Encoder
+from engine.runtime.media.media import Part, Unit
+from engine.support.errors import DecodeError
+from engine.types.media import Media
 
 WAIT = 20.0
 

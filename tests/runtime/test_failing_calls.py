@@ -11,10 +11,10 @@ from doubles import plain, prompt
 from failing_calls import Breaker
 from failing_loop import KINDS, Work, failing, told
 
-from engine.errors import EngineError
-from engine.runtime.request import Reply, TurnRequest
-from engine.runtime.runner import Runner
-from engine.testing import ScriptedBackend
+from engine.runtime.loop.request import Reply, TurnRequest
+from engine.runtime.loop.runner import Runner
+from engine.support.errors import EngineError
+from engine.testing.testing import ScriptedBackend
 
 
 @pytest.mark.parametrize("kind", KINDS)

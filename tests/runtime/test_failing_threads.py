@@ -9,11 +9,12 @@ from collections.abc import Callable, Collection
 import pytest
 from failing_calls import Breaker, raising
 
-from engine import Engine, deadlines
-from engine.errors import EngineError
-from engine.mcp import MCP
-from engine.offloop import off_loop
-from engine.testing import ScriptedEngine, call
+from engine import Engine
+from engine.agent.mcp import MCP
+from engine.support import deadlines
+from engine.support.errors import EngineError
+from engine.support.offloop import off_loop
+from engine.testing.testing import ScriptedEngine, call
 
 NONE_LEFT = raising(RuntimeError("can't start new thread"))
 

@@ -1,4 +1,4 @@
-"""engine.runtime.generation: tokens in, events out; with the real parser and the byte vocabulary."""
+"""engine.runtime.loop.generation: tokens in, events out; with the real parser and the byte vocabulary."""
 
 import itertools
 import time
@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from engine.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallStart, fold
-from engine.parsing import Parser, Piece
-from engine.runtime.generation import Generation, Limits, TokenTable
-from engine.runtime.stops import ContentStops
-from engine.testing import ByteVocab
-from engine.types import Completion, FinishReason, SamplingParams
+from engine.formats.parsing import Parser, Piece
+from engine.runtime.loop.generation import Generation, Limits, TokenTable
+from engine.runtime.loop.stops import ContentStops
+from engine.testing.testing import ByteVocab
+from engine.types.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallStart, fold
+from engine.types.types import Completion, FinishReason, SamplingParams
 
 VOCAB = ByteVocab(["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>"])
 TOKENS = TokenTable(VOCAB)

@@ -8,15 +8,15 @@ import pytest
 from doubles import echo, plain, prompt
 
 from engine import ChatTemplate, Conversation, DecodeError, Engine, EngineError, StateStore
-from engine.runtime.adapters import BASE, Adapters
-from engine.runtime.backend import Row
-from engine.runtime.config import LoopOptions
-from engine.runtime.prefix import Lease, PrefixCache
-from engine.runtime.request import TurnRequest
-from engine.runtime.service import Service
-from engine.runtime.state_store import Shelf
-from engine.testing import ByteVocab, ScriptedBackend
-from engine.types import Completion
+from engine.runtime.adapters.adapters import BASE, Adapters
+from engine.runtime.cache.prefix import Lease, PrefixCache
+from engine.runtime.cache.state_store import Shelf
+from engine.runtime.loop.backend import Row
+from engine.runtime.loop.config import LoopOptions
+from engine.runtime.loop.request import TurnRequest
+from engine.runtime.stream.service import Service
+from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.types.types import Completion
 
 VOCAB = ByteVocab(["<|im_start|>"], end=["<|im_end|>"])
 TEMPLATE = (

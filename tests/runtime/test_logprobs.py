@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engine.runtime.logprobs import described, token_logprobs
+from engine.runtime.loop.logprobs import described, token_logprobs
 
 
 def spelt(token: int) -> bytes:

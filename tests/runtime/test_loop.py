@@ -1,4 +1,4 @@
-"""engine.runtime.loop: many requests over one scripted backend, step by step; nothing here runs in a thread."""
+"""engine.runtime.loop.loop: many requests over one scripted backend, step by step; nothing here runs in a thread."""
 
 from collections.abc import Sequence
 
@@ -7,13 +7,13 @@ from doubles import Bench, echo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.constraint.matcher import Mask
-from engine.errors import ContextOverflowError, DecodeError, EngineError
-from engine.parsing import Parser
-from engine.runtime import loop
-from engine.runtime.backend import Row, Sampler
-from engine.runtime.generation import Limits
-from engine.types import SamplingParams
+from engine.formats.parsing import Parser
+from engine.runtime.guidance.matcher import Mask
+from engine.runtime.loop import loop
+from engine.runtime.loop.backend import Row, Sampler
+from engine.runtime.loop.generation import Limits
+from engine.support.errors import ContextOverflowError, DecodeError, EngineError
+from engine.types.types import SamplingParams
 
 
 def test_one_request() -> None:

@@ -3,9 +3,9 @@
 import pytest
 from doubles import Bench, echo, plain, prompt
 
-from engine.errors import DecodeError
-from engine.runtime.backend import Row
-from engine.runtime.request import TurnRequest
+from engine.runtime.loop.backend import Row
+from engine.runtime.loop.request import TurnRequest
+from engine.support.errors import DecodeError
 
 
 @pytest.mark.parametrize(("priority", "first"), [(1, True), (0, False)])

@@ -11,9 +11,9 @@ import pytest
 from scripted_media import ROWS, TEMPLATE, VOCAB, Projector, asked, opened, picture, read
 
 from engine import ChatTemplate, Engine, Image, RequestError, StateStore
-from engine.media import Media
-from engine.runtime.media import Part, Unit, are_whole, position, row_tokens
-from engine.testing import ScriptedBackend
+from engine.runtime.media.media import Part, Unit, are_whole, position, row_tokens
+from engine.testing.testing import ScriptedBackend
+from engine.types.media import Media
 
 LONG = "a text of some length, " * 5
 

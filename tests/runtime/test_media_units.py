@@ -8,9 +8,9 @@ import pytest
 from scripted_media import ROWS, TEMPLATE, VOCAB, asked, opened, picture, read
 
 from engine import Audio, ChatTemplate, Engine, ForgedPromptError, Piece, RequestError
-from engine.errors import DecodeError
-from engine.runtime.media import Unit, are_whole, has_media, position, row_tokens, whole
-from engine.testing import ScriptedBackend
+from engine.runtime.media.media import Unit, are_whole, has_media, position, row_tokens, whole
+from engine.support.errors import DecodeError
+from engine.testing.testing import ScriptedBackend
 
 
 def test_numbers_of_rows() -> None:

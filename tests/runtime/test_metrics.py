@@ -1,15 +1,15 @@
-"""engine.runtime.metrics: sums over requests, and their text for Prometheus."""
+"""engine.runtime.loop.metrics: sums over requests, and their text for Prometheus."""
 
 import re
 
 from doubles import echo, plain, prompt
 
-from engine.errors import EngineError
-from engine.runtime.metrics import Metrics, Tally
-from engine.runtime.request import TurnRequest
-from engine.runtime.service import Service
-from engine.testing import ScriptedBackend
-from engine.types import Usage
+from engine.runtime.loop.metrics import Metrics, Tally
+from engine.runtime.loop.request import TurnRequest
+from engine.runtime.stream.service import Service
+from engine.support.errors import EngineError
+from engine.testing.testing import ScriptedBackend
+from engine.types.types import Usage
 
 
 def test_sums() -> None:

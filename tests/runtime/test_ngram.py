@@ -1,6 +1,6 @@
-"""engine.runtime.ngram: what follows a run of three where it occurred last."""
+"""engine.runtime.draft.ngram: what follows a run of three where it occurred last."""
 
-from engine.runtime.ngram import Ngrams
+from engine.runtime.draft.ngram import Ngrams
 
 
 def test_what_followed_the_last_occurrence_is_proposed() -> None:

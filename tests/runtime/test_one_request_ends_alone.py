@@ -14,17 +14,17 @@ import pytest
 from doubles import Bench, echo, plain, prompt
 
 from engine import Engine
-from engine.errors import EngineError, QueueFullError, RequestError
-from engine.events import Event
-from engine.parsing import Parser
-from engine.runtime.backend import Row
-from engine.runtime.config import LoopOptions
-from engine.runtime.request import TurnRequest
-from engine.runtime.service import Service
-from engine.runtime.state_file import SavedState, read_state, write_state
-from engine.template.chat_template import ChatTemplate
-from engine.testing import ScriptedBackend
-from engine.types import Completion, FinishReason
+from engine.formats.parsing import Parser
+from engine.formats.template.chat_template import ChatTemplate
+from engine.runtime.cache.state_file import SavedState, read_state, write_state
+from engine.runtime.loop.backend import Row
+from engine.runtime.loop.config import LoopOptions
+from engine.runtime.loop.request import TurnRequest
+from engine.runtime.stream.service import Service
+from engine.support.errors import EngineError, QueueFullError, RequestError
+from engine.testing.testing import ScriptedBackend
+from engine.types.events import Event
+from engine.types.types import Completion, FinishReason
 
 
 class Quit(BaseException):

@@ -12,10 +12,10 @@ import pytest
 from doubles import echo, plain, prompt
 
 from engine import ChatTemplate, ContextOverflowError, DecodeError, Engine, EngineError, RequestError
-from engine.runtime.backend import Row
-from engine.runtime.request import TurnRequest
-from engine.runtime.service import PinnedPrefix, Service
-from engine.testing import ByteVocab, ScriptedBackend
+from engine.runtime.loop.backend import Row
+from engine.runtime.loop.request import TurnRequest
+from engine.runtime.stream.service import PinnedPrefix, Service
+from engine.testing.testing import ByteVocab, ScriptedBackend
 
 VOCAB = ByteVocab(["<|im_start|>"], end=["<|im_end|>"])
 SYSTEM: list[dict[str, Any]] = [{"role": "system", "content": "You are a system prompt of some length. " * 3}]

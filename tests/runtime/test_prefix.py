@@ -1,4 +1,4 @@
-"""engine.runtime.prefix: reuse, sharing, forgetting; the books are compared with ScriptedBackend's all the time."""
+"""engine.runtime.cache.prefix: reuse, sharing, forgetting; the books are compared with ScriptedBackend's."""
 
 from dataclasses import replace
 from random import Random
@@ -8,11 +8,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.errors import DecodeError
-from engine.runtime.backend import Row
-from engine.runtime.prefix import Blocked, Lease, PrefixCache, common_prefix
-from engine.runtime.state_store import Shelf, StateStore
-from engine.testing import ScriptedBackend
+from engine.runtime.cache.prefix import Blocked, Lease, PrefixCache, common_prefix
+from engine.runtime.cache.state_store import Shelf, StateStore
+from engine.runtime.loop.backend import Row
+from engine.support.errors import DecodeError
+from engine.testing.testing import ScriptedBackend
 
 
 class Bench:

@@ -1,4 +1,4 @@
-"""engine.runtime.runner: commands in, replies out, one thread; what the service's tests do not see."""
+"""engine.runtime.loop.runner: commands in, replies out, one thread; what the service's tests do not see."""
 
 import threading
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from queue import SimpleQueue
 import pytest
 from doubles import echo, plain, prompt
 
-from engine.errors import EngineError
-from engine.events import fold
-from engine.runtime.backend import Row
-from engine.runtime.request import Reply, TurnRequest
-from engine.runtime.runner import Runner
-from engine.testing import ScriptedBackend
+from engine.runtime.loop.backend import Row
+from engine.runtime.loop.request import Reply, TurnRequest
+from engine.runtime.loop.runner import Runner
+from engine.support.errors import EngineError
+from engine.testing.testing import ScriptedBackend
+from engine.types.events import fold
 
 
 class Desk:

@@ -1,17 +1,17 @@
-"""engine.runtime.scheduler: budgets, order, fairness; no model and no thread."""
+"""engine.runtime.loop.scheduler: budgets, order, fairness; no model and no thread."""
 
 import pytest
 from doubles import plain, prompt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.runtime.backend import ContextInfo
-from engine.runtime.generation import Generation, Limits, TokenTable
-from engine.runtime.media import Placed, Unit, row_tokens
-from engine.runtime.request import TurnRequest
-from engine.runtime.scheduler import Chunk, PrefillBudget, Scheduler, UnitPart
-from engine.runtime.sequence import SequenceState
-from engine.testing import ByteVocab
+from engine.runtime.loop.backend import ContextInfo
+from engine.runtime.loop.generation import Generation, Limits, TokenTable
+from engine.runtime.loop.request import TurnRequest
+from engine.runtime.loop.scheduler import Chunk, PrefillBudget, Scheduler, UnitPart
+from engine.runtime.loop.sequence import SequenceState
+from engine.runtime.media.media import Placed, Unit, row_tokens
+from engine.testing.testing import ByteVocab
 
 VOCAB = ByteVocab()
 TOKENS = TokenTable(VOCAB)

@@ -1,4 +1,4 @@
-"""engine.runtime.service: streams read from threads and from asyncio, over a scripted backend. Nothing timed is
+"""engine.runtime.stream.service: streams read from threads and from asyncio, over a scripted backend. Nothing timed is
 asserted."""
 
 import asyncio
@@ -16,17 +16,17 @@ from pathlib import Path
 import pytest
 from doubles import echo, plain, prompt
 
-from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError
-from engine.events import ContentDelta, Event, Finished, ReasoningDelta, fold
-from engine.parsing import Parser, Piece
-from engine.runtime.backend import Row
-from engine.runtime.generation import Limits
-from engine.runtime.process import Home
-from engine.runtime.request import TurnRequest
-from engine.runtime.service import Service, Stream, _close  # pyright: ignore[reportPrivateUsage]
-from engine.template.prompt import Prompt
-from engine.testing import ByteVocab, ScriptedBackend
-from engine.types import Completion, SamplingParams
+from engine.formats.parsing import Parser, Piece
+from engine.formats.template.prompt import Prompt
+from engine.runtime.loop.backend import Row
+from engine.runtime.loop.generation import Limits
+from engine.runtime.loop.request import TurnRequest
+from engine.runtime.stream.process import Home
+from engine.runtime.stream.service import Service, Stream, _close  # pyright: ignore[reportPrivateUsage]
+from engine.support.errors import ContextOverflowError, DecodeError, EngineError, RequestError
+from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.types.events import ContentDelta, Event, Finished, ReasoningDelta, fold
+from engine.types.types import Completion, SamplingParams
 
 ENDLESS = "x" * 100_000
 
@@ -329,8 +329,8 @@ def test_a_service_that_nobody_holds_is_closed() -> None:
 def test_the_interpreter_ends_though_a_stream_runs() -> None:
     script = (
         "from doubles import plain, prompt\n"
-        "from engine.runtime.request import TurnRequest\n"
-        "from engine.runtime.service import Service\n"
+        "from engine.runtime.loop.request import TurnRequest\n"
+        "from engine.runtime.stream.service import Service\n"
         "from engine.testing import ScriptedBackend\n"
         "backend = ScriptedBackend(lambda _: 'x' * 10**6, n_ctx=10**7, delay=0.001)\n"
         "stream = Service(backend).submit(TurnRequest(prompt('p'), plain))\n"
@@ -339,7 +339,7 @@ def test_the_interpreter_ends_though_a_stream_runs() -> None:
     )
     command = [sys.executable, "-W", "error", "-c", script]
     root = Path(__file__).parents[2]
-    paths = os.pathsep.join((str(root / "tests" / "support"), str(root)))
+    paths = os.pathsep.join((str(root / "tests" / "helpers"), str(root)))
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "PYTHONPATH": paths}
     )

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine.errors import RequestError
-from engine.runtime.state_file import Origin, SavedState, read_state, write_state
+from engine.runtime.cache.state_file import Origin, SavedState, read_state, write_state
+from engine.support.errors import RequestError
 
 ORIGIN = Origin("abc", "0.3.36", "f16", "f16", "auto", "rope_freq_scale=0.5", True, 1)
 SAVED = SavedState((1, 2, 300_000), bytes(range(256)) * 10)

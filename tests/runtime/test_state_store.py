@@ -1,4 +1,4 @@
-"""engine.runtime.state_store: budgets, files of strangers, damage, two processes."""
+"""engine.runtime.cache.state_store: budgets, files of strangers, damage, two processes."""
 
 import os
 import pickle
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import RequestError
-from engine.runtime import state_store
-from engine.runtime.adapters import BASE, Adapters
-from engine.runtime.state_file import Origin, SavedState, write_state
-from engine.runtime.state_store import Shelf, StateStore, Stored
+from engine.runtime.adapters.adapters import BASE, Adapters
+from engine.runtime.cache import state_store
+from engine.runtime.cache.state_file import Origin, SavedState, write_state
+from engine.runtime.cache.state_store import Shelf, StateStore, Stored
+from engine.support.errors import RequestError
 
 ORIGIN = Origin("abc", "0.3.36", "f16", "f16", "auto", "", True, 1)
 OTHER = replace(ORIGIN, model="def")
@@ -131,7 +131,7 @@ import os, sys
 from pathlib import Path
 sys.path[:0] = [sys.argv[2]]
 from test_state_store import keep, TOKENS
-from engine.runtime.state_store import StateStore
+from engine.runtime.cache.state_store import StateStore
 store = StateStore(0, Path(sys.argv[1]), 100_000)
 keep(store, TOKENS)
 if os.fork() == 0:
@@ -271,7 +271,7 @@ def test_a_full_or_missing_disk_costs_only_the_state(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("engine.runtime.state_store.write_state", full)
+        patch.setattr("engine.runtime.cache.state_store.write_state", full)
         keep(store, TOKENS)
     assert "No space left" in caplog.text
     assert store.sizes[:3] == (1, 1000, 0)
@@ -297,7 +297,7 @@ from pathlib import Path
 from dataclasses import replace
 sys.path[:0] = [sys.argv[2]]
 from test_state_store import keep, TOKENS
-from engine.runtime.state_store import StateStore
+from engine.runtime.cache.state_store import StateStore
 store = StateStore(0, Path(sys.argv[1]), 50_000)
 most = 0
 for number in range(150):

@@ -1,15 +1,15 @@
-"""engine.runtime.token_memory: generated tokens stand in for retokenised ones, and nothing can be forged by that."""
+"""engine.runtime.cache.token_memory: generated tokens stand in for retokenised ones; nothing can be forged by that."""
 
 from doubles import plain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.parsing.reader import Piece
-from engine.runtime.request import TurnRequest
-from engine.runtime.service import Service
-from engine.runtime.token_memory import TurnMemory
-from engine.template.prompt import Prompt
-from engine.testing import ByteVocab, ScriptedBackend
+from engine.formats.parsing.reader import Piece
+from engine.formats.template.prompt import Prompt
+from engine.runtime.cache.token_memory import TurnMemory
+from engine.runtime.loop.request import TurnRequest
+from engine.runtime.stream.service import Service
+from engine.testing.testing import ByteVocab, ScriptedBackend
 
 
 class PairVocab(ByteVocab):

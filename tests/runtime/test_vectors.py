@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from engine import ChatTemplate, Engine
-from engine.errors import DecodeError, EngineError, QueueFullError, RequestError
-from engine.families.embedding import prefixes
-from engine.runtime.vectors import Embed, VectorInfo, VectorQueue, Vectors
-from engine.testing import ScriptedBackend
+from engine.formats.families.embedding import prefixes
+from engine.runtime.stream.vectors import Embed, VectorInfo, VectorQueue, Vectors
+from engine.support.errors import DecodeError, EngineError, QueueFullError, RequestError
+from engine.testing.testing import ScriptedBackend
 
 INFO = VectorInfo("mean", 1, longest=8, rows=8, sequences=3)
 
@@ -196,7 +196,7 @@ def test_closing_ends_what_waits_for_vectors(backend: ScriptedBackend) -> None:
 
 
 def test_vectors_and_scores_count_among_the_requests_that_may_wait(backend: ScriptedBackend) -> None:
-    from engine.runtime.config import LoopOptions
+    from engine.runtime.loop.config import LoopOptions
 
     with Engine(backend, ChatTemplate(None, family="qwen3"), options=LoopOptions(max_waiting=0)) as llm:
         hold = threading.Event()

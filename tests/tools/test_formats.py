@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from engine.constraint.json_schema import prepared
-from engine.constraint.matcher import refusal
+from engine.formats.grammar.json_schema import prepared
+from engine.runtime.guidance.matcher import refusal
 from engine.tools.check import schema_check
 from engine.tools.formats import FORMATS
 

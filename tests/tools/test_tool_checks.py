@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, field_validator
 
-from engine.errors import EngineWarning, RequestError
-from engine.events import fold
-from engine.families import builtin_families
-from engine.parsing import Parser
-from engine.template.chat_template import ChatTemplate
+from engine.formats.families import builtin_families
+from engine.formats.parsing import Parser
+from engine.formats.template.chat_template import ChatTemplate
+from engine.support.errors import EngineWarning, RequestError
 from engine.tools import DEEPEST, as_tool, as_tools, json_value, run
-from engine.types import Message, ToolCall
+from engine.types.events import fold
+from engine.types.types import Message, ToolCall
 
 SECONDS = 5.0  # of processor time; what these tests forbid takes hours
 

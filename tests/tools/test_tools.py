@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field, RootModel
 
-from engine.errors import RequestError
+from engine.support.errors import RequestError
 from engine.tools import ToolOutcome, as_tool, as_tools, is_async, run, run_async
 from engine.tools.describe import read_docstring
-from engine.types import Tool
+from engine.types.types import Tool
 
 
 class Unit(enum.Enum):

@@ -20,7 +20,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from engine import _data
+from engine.support import _data
 
 ROOT = Path(__file__).resolve().parents[2]
 QUESTION = {"messages": [{"role": "user", "content": "Hello!"}]}

@@ -1,0 +1,579 @@
+"""`Engine`: the class that users work with. Every method only calls the packages below."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Self, Unpack
+
+from engine.agent import Run, RunInput, RunStream, Transcript, run_options, stream_run
+from engine.api import loading
+from engine.api.adapters import AdapterLoader, AdapterSource
+from engine.api.explain import Explanation, explain_turn
+from engine.api.inspect import Inspection, engine_facts, inspect_model
+from engine.api.loading import Loaded, Reading
+from engine.api.many import ManyAnswers
+from engine.formats.families import Family, FamilyLike, ResponseTemplateLike
+from engine.formats.parsing import Piece
+from engine.formats.template.chat_template import ChatTemplate
+from engine.formats.template.conversation import check_last, conversation_of
+from engine.formats.template.prompt import Prompt
+from engine.isolated.parent import IsolatedContext, IsolatedModel
+from engine.llama.model import Model, ModelInfo
+from engine.openai.client import AsyncOpenAI, OpenAI
+from engine.runtime.adapters.adapters import AdapterInfo
+from engine.runtime.loop.backend import Backend
+from engine.runtime.loop.config import LoopOptions
+from engine.runtime.loop.metrics import Metrics
+from engine.runtime.stream.service import PinnedPrefix, Service, Stream
+from engine.support.display import page_markdown, table_html, visible
+from engine.support.errors import MissingTemplateError, RequestError
+from engine.support.offloop import off_loop
+from engine.support.reload import tell_open
+from engine.tools import RunTool, Toolbox, ToolLike
+from engine.turns.conversation import Conversation
+from engine.turns.options import (
+    ChoicesArguments,
+    ContextLoadOptions,
+    FreeAgentOptions,
+    FreeRawOptions,
+    FreeTurnOptions,
+    LoadOptions,
+    TurnOptions,
+    check_arguments,
+    checked,
+    settings,
+)
+from engine.turns.turns import Turns
+from engine.types.streams import Starting
+from engine.types.types import Answer, Completion, MessagesLike, ResponseFormatLike
+
+
+class Engine(ManyAnswers):
+    """A loaded model, ready for turns; made by `Engine.load`. A context manager; thread-safe.
+
+    Without a GGUF, for tests: `Engine(ScriptedBackend(...), ChatTemplate(None, family="qwen3"))`; the engine then owns
+    the backend and closes it, and so a second one that guesses ahead (`draft=`, with `LoopOptions(draft_max=...)`).
+    """
+
+    def __init__(
+        self,
+        backend: Backend | IsolatedContext,
+        template: ChatTemplate | MissingTemplateError,
+        *,
+        model: Model | IsolatedModel | None = None,
+        seed: int | None = None,
+        options: LoopOptions | None = None,
+        adapters: AdapterSource | None = None,
+        draft: Backend | None = None,
+    ) -> None:
+        service = Service(backend, options, draft)
+        turns = Turns(service, template, seed, options and options.media_urls)
+        super().__init__(service, turns, None if model is None else model.info)
+        self._model = model
+        self._adapters = AdapterLoader(self._service, adapters, self.close)
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path | None = None,
+        *,
+        revision: str | None = None,
+        n_ctx: int | None = None,
+        n_gpu_layers: int | None = None,
+        chat_template: str | Path | None = None,
+        family: FamilyLike | None = None,
+        response_template: ResponseTemplateLike | None = None,
+        seed: int | None = None,
+        adapters: Mapping[str, str | Path] | None = None,
+        draft: "str | Path | Engine | None" = None,
+        projector: str | Path | None = None,
+        preflight: bool = True,
+        trust_template: bool = False,
+        isolated: bool = False,
+        progress: Callable[[float], bool | None] | None = None,
+        **options: Unpack[LoadOptions],
+    ) -> Self:
+        """Load a GGUF file, by default the built-in model.
+
+            >>> with Engine.load(n_ctx=1024) as llm:
+            ...     print(llm.chat("Hello! Who are you?", temperature=0).content)
+            I am the tiny built-in model of llama-engine. I can call tools and quote their results.
+
+        The usual options; `LoadOptions` has further ones, all with defaults in docs/reference/options.md:
+
+        - `model`: a path, or a model on the Hugging Face Hub, downloaded into its cache unless it is there:
+          "owner/repo:Q4_K_M", "owner/repo" (a quantisation that fits into memory is chosen and logged),
+          "owner/repo/file.gguf", a glob, or the address of its page. Default: the built-in model.
+        - `revision`: a branch, tag or commit on the Hub. Default: the newest.
+        - `n_ctx`: the most tokens that one conversation may hold, answers included. Default: 8,192 or the training
+          length, or what fits into memory.
+        - `n_sequences`: how many conversations are decoded at once, each with a buffer of `n_ctx`. Default: at most 4.
+        - `n_gpu_layers`: layers to offload, -1 for all. Default: as many as fit into the devices' free memory.
+        - `type_k`, `type_v`: precision of the KV cache; "q8_0" takes half of the memory. Default: "f16".
+        - `seed`: of every turn that gives none. Default: random.
+        - `adapters`: LoRA adapters by name, which turns then name. Default: none.
+        - `projector`: the model's file for pictures and sounds (mmproj); "auto" finds it. Default: none.
+        - `draft`: who guesses the next tokens, verified in one decode (answers differ by rounding). "ngram" copies them
+          from the conversation; "mtp", the model's own head, or a smaller model of the same vocabulary (a path, a Hub
+          name, or an open Engine, whose weights are shared) writes them; "auto" is the head if there is one, else
+          "ngram". Default: none.
+        - `chat_template`: its text, or the path of a .jinja file. Default: the model's own.
+        - `family`: the family whose format the output is read in (a name of models.toml, or a record), or `Families`;
+          `response_template`: Hugging Face's, which states that format (a dictionary, or a JSON file's path). Default:
+          found by the chat template.
+        - `preflight`: try these options in a child first, and adapters, the projector, and the file unless its header
+          shows that it is safe: so a native fault does not end this process. Default: True.
+        - `trust_template`: render the model's own template here, not in a child with limits. Default: False.
+        - `isolated`: run the model in a child: a later native fault ends only that, and it is started again (requests
+          that had shown a part of their answer fail with EngineError); Python threads here do not slow it; logits
+          processors must then be module-level functions. Default: False.
+        - `progress`: gets 0.0 to 1.0, in another thread; False stops the load.
+
+        `aload` is the same for an event loop. Raises ModelLoadError for a file that is no chat model or does not fit
+        into memory, ContextOverflowError if only its context does not, both before the weights are read; TemplateError,
+        FamilyError and RequestError for options that cannot be used.
+        """
+        check_arguments(seed=seed, progress=progress, revision=revision, preflight=preflight)
+        check_arguments(projector=projector, isolated=isolated)
+        given = settings({"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, **options}, draft)
+        guesser = (draft._model or draft) if isinstance(draft, Engine) else draft
+        reading = Reading(chat_template, family, trust_template, response_template)
+        loaded = loading.load(
+            model, given, reading, adapters=adapters, preflight=preflight, isolated=isolated, progress=progress,
+            revision=revision, opening=partial(tell_open, cls), draft=guesser, projector=projector,
+        )  # fmt: skip
+        return cls._over(loaded, seed)
+
+    @classmethod
+    async def aload(cls, model: str | Path | None = None, **options: Any) -> Self:
+        """`load` for an event loop, with the same options. Cancelling the task closes what was loaded; a download stops
+        when the next bytes arrive, and the next call resumes it."""
+        return await off_loop(lambda: cls.load(model, **options), cls.close)
+
+    @classmethod
+    def from_llama(
+        cls,
+        llama: Any,
+        *,
+        n_ctx: int | None = None,
+        chat_template: str | Path | None = None,
+        family: FamilyLike | None = None,
+        response_template: ResponseTemplateLike | None = None,
+        seed: int | None = None,
+        draft: "str | Path | Engine | None" = None,
+        projector: str | Path | None = None,
+        preflight: bool = True,
+        trust_template: bool = False,
+        **options: Unpack[ContextLoadOptions],
+    ) -> Self:
+        """Make an engine over the weights of an open `llama_cpp.Llama`, which stays usable and must stay open.
+
+        The context is a new one, by default with the Llama's length, RoPE scaling and number of threads; LoRA adapters
+        of the Llama's context are not used. The options are those of `load`. Raises what `load` raises, and EngineError
+        if this build of llama.cpp would end the process: weights that are already loaded cannot be fixed.
+        """
+        check_arguments(seed=seed, preflight=preflight, projector=projector)
+        reading = Reading(chat_template, family, trust_template, response_template)
+        guesser = (draft._model or draft) if isinstance(draft, Engine) else draft
+        loaded = loading.adopt(
+            llama, {"n_ctx": n_ctx, **options}, reading, preflight=preflight, draft=guesser, projector=projector
+        )
+        return cls._over(loaded, seed)
+
+    @classmethod
+    def _over(cls, loaded: Loaded, seed: int | None) -> Self:
+        return cls(
+            loaded.backend,
+            loaded.template,
+            model=loaded.weights,
+            seed=seed,
+            options=loaded.loop,
+            adapters=loaded.adapters,
+            draft=loaded.draft,
+        )
+
+    def chat(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> Completion[Answer]:
+        """Returns the model's answer to a user's text or a list of messages: a `Completion` with its `content`,
+        `reasoning` and `tool_calls`.
+
+            >>> llm.chat("Hello! Who are you?", temperature=0).content
+            'I am the tiny built-in model of llama-engine. I can call tools and quote their results.'
+            >>> llm.chat("Is Paris in France?", response_format=bool, temperature=0).parsed
+            True
+
+        The usual options; `TurnOptions` and `SamplingParams` have them all:
+
+        - `messages`: a text, or a list of `Message`s or of dictionaries: `{"role": "system", "content": "Be brief."}`.
+        - `tools`: functions with type hints that the model may call (`run` also runs them). Default: none.
+        - `response_format`: what the answer must be: a type, whose value is then `.parsed`; `Choice(["yes", "no"])`,
+          `JsonSchema({...})`, `Regex(...)`. Default: any text.
+        - `temperature`: 0 takes the likeliest token each time. Default: the family's, or 1.
+        - `top_k`, `top_p`, `min_p`: which unlikely tokens are never drawn. Default: the family's, or off.
+        - `seed`: of the random draws. Default: the engine's, or random.
+        - `max_tokens`: the most tokens, reasoning included. Default: up to the end of the context.
+        - `stop`: texts that end the answer where they occur. Default: none.
+        - `reasoning`: True, False, "low", "medium" or "high". Default: the model's.
+        - `reasoning_budget`: the most reasoning tokens; then the answer follows. Default: no limit.
+        - `tool_choice`: "auto", "none", "required" (one is called) or `ToolName(name="...")`. Default: "auto".
+        - `adapters`: the LoRA adapters that compute it, `["name"]` or `{"name": 0.5}`. Default: none.
+        - `overflow`: "error" refuses a prompt that is too long, "truncate_oldest" drops its oldest turns. Default:
+          "error".
+        - `deadline`: seconds until the turn ends as it is. Default: none.
+
+        `achat` is the same for an event loop. Raises what `stream` raises.
+        """
+        return self.stream(messages, tools, response_format=response_format, **options).result()
+
+    def stream(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> Stream[Answer]:
+        """Start one turn and return it as a stream: `for`, `async for`, `await`, `with`. Options: those of `chat`.
+
+            >>> for event in llm.stream("Hello! Who are you?", temperature=0):
+            ...     match event:
+            ...         case ContentDelta(text):
+            ...             print(text, end="")
+            ...         case Finished(reason=reason):
+            ...             print("", reason)
+            I am the tiny built-in model of llama-engine. I can call tools and quote their results. stop
+
+        The events: `ReasoningDelta`; `ContentDelta`; for each call `ToolCallStart`, `ToolCallDelta`, `ToolCallEnd`; and
+        last `Finished`. `.result()` reads the rest and returns the `Completion`; leaving a `with` cancels the turn.
+        `astream` is the same for an event loop.
+
+        Reasoning of earlier turns that the messages lack is restored if it is known unambiguously; the template decides
+        how much of it the model sees.
+
+        Raises RequestError for messages, tools or options that are not valid, TemplateError if the template rejects
+        them, ContextOverflowError for a prompt that is too long, EngineError if the engine is closed.
+        """
+        return self._turns.start(messages, tools, {**options, "response_format": response_format}, 1)[0]
+
+    def choices(
+        self,
+        messages: MessagesLike,
+        n: int,
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        offline: bool = False,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> list[Stream[Answer]]:
+        """Start `n` answers to one conversation, each a stream of its own. The prompt is evaluated once (a short one
+        again, if that is cheaper than copying it to another KV buffer).
+
+        With a seed, the first answer uses it, the next answer the next number, and so on. Load with `n_sequences=n` to
+        decode them together. `offline`: only the results are read, so other prompts that arrive are evaluated first, as
+        in `generate`: more tokens per second in total. Raises what `stream` raises.
+        """
+        _ = checked({"n": n, "offline": offline}, ChoicesArguments)
+        given: TurnOptions = {**options, "response_format": response_format}
+        return self._turns.start(messages, tools, given, n, offline=offline)
+
+    def conversation(
+        self,
+        messages: "MessagesLike | None" = None,
+        tools: Sequence[ToolLike] | None = None,
+        **options: Unpack[TurnOptions],
+    ) -> Conversation:
+        """Returns a conversation that begins with these messages (a system message, for example), keeps what is said,
+        and can be forked: `llm.conversation().chat("Hello")`. `tools` and `options` are those of its turns. Raises
+        RequestError for what is not valid."""
+        _ = self._turns.check(options)
+
+        def start(messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Stream:
+            return self._turns.start(messages, tools, options, 1, claims=True)[0]
+
+        return Conversation(start, messages, tools, options)
+
+    def pin(
+        self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
+    ) -> PinnedPrefix:
+        """Evaluate the prefix that all conversations share which begin with these messages (such as a system message
+        and tools), and keep it in the cache until it is released: `with llm.pin(messages, tools) as prefix`. Returns
+        when it is evaluated.
+
+        A pinned prefix occupies one of the engine's `n_sequences`. `prefix.save(path)` writes it to a file, for
+        `restore`. Raises what `stream` raises, and RequestError if no sequence is left for it.
+        """
+        tokens, media = self._turns.head(messages, tools, options)
+        return self._service.pin(tokens, options.get("adapters"), media=media, progress=options.get("progress"))
+
+    def restore(self, path: str | Path) -> PinnedPrefix:
+        """Pin a saved prefix without evaluating it. Restore only files that you trust as much as the model's: the
+        author of a file decides what the model has read. Raises RequestError for a file that is damaged or belongs to
+        another model or other settings, EngineError for one whose state does not match its tokens, and what `pin`
+        raises."""
+        return self._service.restore(path)
+
+    def complete(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeRawOptions],
+    ) -> Completion[Answer]:
+        """Returns the continuation of a text or of tokens, without a chat template. Raises what `stream_complete`
+        raises."""
+        return self.stream_complete(prompt, response_format=response_format, **options).result()
+
+    def stream_complete(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeRawOptions],
+    ) -> Stream[Answer]:
+        """`complete` as a stream; all of the output is content.
+
+        In a text, control-token text becomes control tokens, and the model's BOS token is put before it unless it is
+        there. Tokens are used unchanged. With `suffix`, the model fills in the text between the prompt and the suffix;
+        in both, and in `files`, control-token text stays text. Raises RequestError for tokens or options that are not
+        valid, ContextOverflowError for a prompt that is too long, EngineError if the engine is closed.
+        """
+        return self._turns.start_raw(prompt, {**options, "response_format": response_format})
+
+    async def achat(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> Completion[Answer]:
+        """`chat` for an event loop; cancelling the task stops the turn."""
+        return await (await self.astream(messages, tools, response_format=response_format, **options))
+
+    def astream(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> Starting[Stream[Answer]]:
+        """`stream` for an event loop: the template is rendered and the prompt tokenised in a worker thread. Read it
+        with `async for event in llm.astream(...)`, or get the stream first: `stream = await llm.astream(...)`."""
+
+        def start() -> Stream[Answer]:
+            return self.stream(messages, tools, response_format=response_format, **options)
+
+        return Starting(off_loop(start, Stream.cancel))
+
+    async def acomplete(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeRawOptions],
+    ) -> Completion[Answer]:
+        """`complete` for an event loop; cancelling the task stops it."""
+
+        def start() -> Stream[Answer]:
+            return self.stream_complete(prompt, response_format=response_format, **options)
+
+        return await (await off_loop(start, Stream.cancel))
+
+    async def arun(
+        self,
+        messages: RunInput,
+        tools: Sequence[RunTool] | None = None,
+        max_steps: int = 8,
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeAgentOptions],
+    ) -> Run[Answer]:
+        """`run` for an event loop: async tools of one turn run at once; cancelling the task stops the run."""
+        return await self.stream_run(messages, tools, max_steps, response_format=response_format, **options)
+
+    async def apin(
+        self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
+    ) -> PinnedPrefix:
+        """`pin` for an event loop."""
+        return await off_loop(lambda: self.pin(messages, tools, **options), PinnedPrefix.release)
+
+    async def arestore(self, path: str | Path) -> PinnedPrefix:
+        """`restore` for an event loop."""
+        return await off_loop(lambda: self.restore(path), PinnedPrefix.release)
+
+    def load_adapter(self, name: str, path: str | Path, *, scale: float = 1.0) -> AdapterInfo:
+        """Load a LoRA adapter, for turns to name (`adapters=["name"]`, with this scale). Raises RequestError for a used
+        name, ModelLoadError for a file that is not for this model, ContextOverflowError if it does not fit."""
+        return self._adapters.load(name, path, scale)
+
+    def drop_adapter(self, name: str) -> None:
+        """Refuse turns that name this adapter from now on, wait for those that use it, and free it. Raises RequestError
+        for an unknown name."""
+        self._service.drop_adapter(name)
+
+    @property
+    def adapters(self) -> dict[str, AdapterInfo]:
+        """The loaded adapters by name."""
+        return self._service.adapters
+
+    def run(
+        self,
+        messages: RunInput,
+        tools: Sequence[RunTool] | None = None,
+        max_steps: int = 8,
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeAgentOptions],
+    ) -> Run[Answer]:
+        """Run the agent loop: turns and tools until the model answers. Returns a `Run`, which has the `completion`, the
+        `messages` and the `steps`.
+
+            >>> def get_weather(city: str) -> str:
+            ...     '''Get the weather in a city.'''
+            ...     return f"21 degrees and sunny in {city}"
+            >>> llm.run("What is the weather in Paris?", [get_weather], temperature=0).completion.content
+            'The weather result: 21 degrees and sunny in Paris'
+
+        The usual options, besides those of `chat` for each turn; `RunOptions` has them all:
+
+        - `messages`: a text, messages, or a `Transcript`, which is resumed where it ended.
+        - `tools`: functions, sync or async, and servers of tools (`MCP`), connected during the run. Default: none.
+        - `max_steps`: the most turns. Default: 8.
+        - `max_total_tokens`: no turn begins after this many tokens. Default: no limit.
+        - `tool_timeout`: seconds that one call may take. Default: no limit.
+        - `max_parallel_tools`: how many calls of one turn run at once. Default: async tools all, others one by one.
+        - `approve`: called with each `ToolCall` before it runs; returns True, or False or a reason not to. Default: all
+          calls run.
+        - `stop_on`: names of tools that end the run. Default: none.
+        - `save`: a path, or a function, that gets the `Transcript` after each call and turn. Default: nowhere.
+
+        `arun` is the same for an event loop, where async tools of one turn run at once. Raises what `stream` raises,
+        EngineError for a server that cannot be connected, and CallbackError if a function given as an option fails.
+        """
+        return self.stream_run(messages, tools, max_steps, response_format=response_format, **options).result()
+
+    def stream_run(
+        self,
+        messages: RunInput,
+        tools: Sequence[RunTool] | None = None,
+        max_steps: int = 8,
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeAgentOptions],
+    ) -> RunStream[Answer]:
+        """Start the agent loop and return it as a stream: `for`, `async for`, `await` (the Run), `with`. Each event has
+        its `step`."""
+        policy, own = run_options(max_steps, {**options, "response_format": response_format}, TurnOptions)
+        toolbox = Toolbox(tools)
+        turn = self._turns.stepper(lambda: toolbox.tools, own)
+        if not isinstance(messages, Transcript):
+            messages = conversation_of(messages)
+            check_last(messages, generates=True, continues=own.get("continue_final_message", False))
+        return stream_run(turn, messages, toolbox, policy, frozenset(self._service.info.media))
+
+    def render(
+        self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
+    ) -> Prompt:
+        """Returns the prompt that `stream` would send."""
+        return self._turns.prompt(messages, tools, options)
+
+    def explain(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        output: str | Sequence[Piece] | None = None,
+        **options: Unpack[TurnOptions],
+    ) -> Explanation:
+        """Explain how the engine understands a conversation, and an `output` that followed it, piece by piece.
+
+        In an output given as text, the family's control markers count as control tokens. `.text()` returns a report,
+        `.data()` plain values. Raises what `stream` raises, except for prompts that are too long.
+        """
+        return explain_turn(self.template, self._turns.asked(messages, tools, output, options), self._service.vocab)
+
+    openai_client = OpenAI
+    async_openai_client = AsyncOpenAI
+
+    def inspect(self) -> Inspection:
+        """Returns what the engine knows about the model."""
+        context, template = self._service.info, self.template if self._service.info.generates else None
+        return inspect_model(template, self.info, context, self.embedder.facts, self._service.vocab.size)
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The chat template. Raises MissingTemplateError for a base model that has none."""
+        return self._turns.template
+
+    @property
+    def family(self) -> Family:
+        """The family in whose format the output is read; "content-only" for a base model without a template."""
+        return self._turns.family
+
+    @property
+    def info(self) -> ModelInfo:
+        """Facts about the loaded model. Raises RequestError for an engine that was made from a backend."""
+        if self._model is None:
+            raise RequestError(
+                "This engine was made over a backend, not from a model file, so it has no `info`; use Engine.load."
+            )
+        return self._model.info
+
+    @property
+    def n_ctx(self) -> int:
+        """The most tokens that one conversation may have, including its answer."""
+        return self._service.info.n_ctx
+
+    @property
+    def metrics(self) -> Metrics:
+        """Sums over the turns finished so far; `.prometheus()` returns them in Prometheus's text format."""
+        return self._service.metrics
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more requests because it was closed or failed."""
+        return self._service.closed
+
+    def close(self) -> None:
+        """Cancel running turns and free the memory. Can be called more than once."""
+        self._service.close()
+        if self._model is not None:
+            self._model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def aclose(self) -> None:
+        """`close` for an event loop."""
+        await off_loop(self.close, lambda _: None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        facts = dict(self._facts())
+        closed = ", closed" if self.closed else ""
+        return visible(f"<{type(self).__name__} {facts['model']} ({facts['family']}), n_ctx={self.n_ctx}{closed}>")
+
+    def _repr_html_(self) -> str:
+        return table_html(self._facts(), type(self).__name__)
+
+    def _repr_markdown_(self) -> str:
+        return page_markdown([], "\n".join(f"{name}: {value}" for name, value in self._facts()))
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """Returns what a notebook shows of the engine, as names and values."""
+        return engine_facts(self._model and self._model.info, self.family.title, self.n_ctx, closed=self.closed)

@@ -1,0 +1,521 @@
+"""`Engines`: several models under one memory budget, loaded when used and unloaded when others need the room."""
+
+import logging
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Self, TypeAlias, cast
+
+from engine.api import loading
+from engine.api.adapters import AdapterLoader, AdapterSource
+from engine.api.admission import Admission, Load, Ticket, Waiting
+from engine.api.budget import Bytes, Size, budgeted
+from engine.api.engine import Engine
+from engine.llama.gguf.gguf import GgufFile, read_gguf
+from engine.llama.gguf.projector_file import ProjectorFile
+from engine.llama.model import Model
+from engine.llama.plan.machine import keep_no_large_blocks
+from engine.llama.plan.plan import Machine, Plan, this_machine
+from engine.llama.vocab import LlamaVocab
+from engine.openai.client import AsyncOpenAI, OpenAI
+from engine.runtime.cache.state_store import StateStore
+from engine.runtime.stream.service import Service
+from engine.support.errors import (
+    ContextOverflowError,
+    EngineError,
+    ModelLoadError,
+    NotCopied,
+    RequestError,
+    WaitTimeoutError,
+    did_you_mean,
+    shown,
+)
+from engine.support.offloop import is_unwanted, off_loop
+from engine.turns.options import NGRAM, LoadArguments, check_arguments, settings
+from engine.turns.reasoning_memory import ReasoningMemory
+from engine.turns.scoring import Scorer
+from engine.turns.turns import Turns
+from engine.turns.vectors import Embedder
+
+ModelLike: TypeAlias = str | Path | Mapping[str, Any] | None
+"""A model as `Engine.load` takes it, or a dictionary of `model` and further options of `Engine.load`."""
+_log = logging.getLogger("engine.api.engines")
+_STATES = 256 << 20
+_WAKE_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """A model of `Engines`: whether it is in memory, the `size` that is counted for it there, whether it is in use or
+    pinned, and how often it was loaded."""
+
+    name: str
+    loaded: bool
+    size: Size
+    in_use: bool
+    pinned: bool
+    loads: int
+
+
+class LoadedEngine(Engine):
+    """The engine of one loading of a model, as long as that is in memory."""
+
+    def follow(self, memory: ReasoningMemory | None, changed: Callable[[], object]) -> ReasoningMemory:
+        """Go on with the memory of the loading before, and call `changed` when this engine may be unused. Returns the
+        memory."""
+        if memory is not None:
+            self._turns.memory = memory
+        self._service.when_idle(changed)
+        return self._turns.memory
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether somebody keeps a prefix pinned."""
+        return bool(self._service.pinned)
+
+    @property
+    def in_use(self) -> bool:
+        return self.is_pinned or bool(self._service.running)
+
+
+_Load: TypeAlias = Load[LoadedEngine]
+
+
+class _Held(threading.local):
+    """What the `use` blocks around the caller keep in memory."""
+
+    loads: tuple[_Load, ...] = ()
+
+
+_held = _Held()
+
+
+class EngineHandle(Engine):
+    """A model of `Engines` by name: an `Engine` that is loaded when it is used, and may be unloaded between two calls.
+
+    A turn, a request for vectors and a pinned prefix keep it in memory until they are over. `close` unloads it, if
+    nobody uses it; `metrics` are those since it was loaded last.
+    """
+
+    def __init__(self, engines: "Engines", name: str) -> None:
+        self._engines = engines
+        self.name = name
+        lease = partial(engines.lease, name)
+        self._service = cast("Service", _Leased(lease, Service, "_service"))
+        self._turns = cast("Turns", _Leased(lease, Turns, "_turns"))
+        self._model = cast("Model", _Leased(lease, Model, "_model"))
+        self._adapters = cast("AdapterLoader", _Leased(lease, AdapterLoader, "_adapters"))
+        self.scorer = cast("Scorer", _Leased(lease, Scorer, "scorer"))
+        self.embedder = cast("Embedder", _Leased(partial(lease, vectors=True), Embedder, "embedder"))
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more requests, because its `Engines` are closed."""
+        return self._engines.closed
+
+    def close(self) -> None:
+        """Unload the model if nobody uses it; the next use loads it again."""
+        self._engines.unload(self.name)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {', '.join(value for _, value in self._facts())}>"
+
+    def _facts(self) -> list[tuple[str, str]]:
+        state = self._engines.state(self.name)
+        where = f"loaded, {state.size}" if state.loaded else "not loaded"
+        return [("model", self.name), ("state", where)]
+
+
+class _Leased:
+    """A part of an engine that may be unloaded: each call of a method loads it, and keeps it until the method
+    returns."""
+
+    def __init__(self, lease: Callable[[], Any], kind: type, path: str) -> None:
+        self._lease = lease
+        self._kind = kind
+        self._path = path
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        path = f"{self._path}.{name}"
+        if name == "vocab":
+            return _Leased(self._lease, LlamaVocab, path)
+        if not callable(getattr(self._kind, name, None)):
+            return self._call(attrgetter(path))
+
+        def call(*given: Any, **options: Any) -> Any:
+            return self._call(lambda engine: attrgetter(path)(engine)(*given, **options))
+
+        return call
+
+    def _call(self, function: Callable[[Engine], Any]) -> Any:
+        with self._lease() as engine:
+            return function(engine)
+
+
+class _Model:
+    """A model as the caller described it, and how it is loaded."""
+
+    def __init__(self, name: str, given: ModelLike, machine: Machine, states: StateStore) -> None:
+        self.name = name
+        self._machine = machine
+        options: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"model": given}
+        self._given = options.pop("model", None)
+        self._revision = options.pop("revision", None)
+        self._arguments: dict[str, Any] = {
+            key: options.pop(key) for key in LoadArguments.__annotations__ if key in options
+        }
+        check_arguments(revision=self._revision, **self._arguments)
+        if (draft := options.get("draft")) not in (None, NGRAM):
+            raise RequestError(
+                f"draft={shown(draft)} is not possible for {name!r}: a draft model or head is not counted in the "
+                'budget of several models. Write draft="ngram", or load it by Engine.load.'
+            )
+        isolated = self._arguments.get("isolated", False)  # in memory, its states would end with its process
+        options = {"states": states.on_disk() if isolated else states, **options}
+        self._options = options
+        self._settings = settings({key: value for key, value in options.items() if key != "draft"}, draft)
+        self._planning = threading.Lock()
+        self._planned: tuple[GgufFile, Plan, ProjectorFile | None] | None = None
+        self._vectors = Size(0)
+        self._memory: ReasoningMemory | None = None
+        self.loads = 0
+
+    def size(self, *, vectors: bool) -> Size:
+        """Returns what the planner says that the model takes with its context, and with the one for vectors. Raises
+        what `Engine.load` raises, with this budget as the machine's memory."""
+        with self._planning:
+            try:
+                file, made, seeing = self._plan()
+                if vectors and not file.embeds and self._vectors == Size(0):
+                    need = loading.planned_vectors(file, made, self._machine)
+                    self._vectors = Size(need.host, need.device)
+            except (ModelLoadError, ContextOverflowError) as error:
+                raise type(error)(f"{self.name!r}, with the budget as this machine's memory: {error}") from error
+        tables = made.need.weights.tables if self._arguments.get("isolated") else 0  # in both processes
+        adapters = AdapterSource(file).named(self._arguments.get("adapters"))
+        needed = Size(made.need.host + tables + sum(each.size_bytes for each in adapters.values()), made.need.device)
+        if seeing is not None:
+            needed = needed.plus(Size(*seeing.places(on_device=bool(made.model.n_gpu_layers))))
+        return needed.plus(self._vectors) if vectors else needed
+
+    def _exactly(self, path: Path) -> tuple[str | Path | None, str | None]:
+        """Returns the name and revision under which the planned file is loaded, with what belongs to it on the Hub."""
+        if not loading.is_on_hub(self._given):
+            return (None if self._given is None else path), None
+        from engine.hub import exactly
+
+        return exactly(path)
+
+    def _plan(self) -> tuple[GgufFile, Plan, ProjectorFile | None]:
+        if self._planned is None:
+            path = loading.located(self._given, self._revision, lambda: self._machine.available)
+            file = read_gguf(path)
+            chosen = self._arguments.get("projector")
+            seeing = loading.projector_file(chosen, file, self._settings, self._machine)
+            self._planned = file, loading.planned(file, self._settings, self._machine, projector=seeing), seeing
+        return self._planned
+
+    def loaded(self, wanted: Callable[[], bool], changed: Callable[[], object]) -> LoadedEngine:
+        """Load the model as it was planned; the load stops when it is not `wanted` any more. Raises what `Engine.load`
+        raises."""
+        file, made, seeing = self._plan()
+        progress = self._arguments.get("progress")
+        chosen: dict[str, Any] = {"n_ctx": made.n_ctx, "n_gpu_layers": made.model.n_gpu_layers}
+        if not file.embeds:
+            chosen["n_sequences"] = made.context.n_sequences
+
+        def go_on(share: float) -> bool:
+            return wanted() and (progress is None or progress(share) is not False)
+
+        options: dict[str, Any] = {**self._options, **chosen, **self._arguments, "progress": go_on}
+        if seeing is not None:
+            options["projector"] = seeing.path
+        model, revision = self._exactly(file.path)
+        engine = LoadedEngine.load(model, revision=revision, **options)
+        self._memory = engine.follow(self._memory, changed)
+        self.loads += 1
+        return engine
+
+
+class Engines(NotCopied, Mapping[str, EngineHandle]):
+    """Several models by name, under one memory budget; a context manager; thread-safe.
+
+    `engines["name"]` is an `Engine` that is loaded when it is used. Where a model does not fit beside the others, those
+    that were used longest ago are unloaded: never one that is in use or pinned. If those in use leave no room, the
+    request waits.
+    """
+
+    _instead = Engine._instead
+
+    def __init__(
+        self,
+        models: Mapping[str, ModelLike],
+        *,
+        budget: Bytes | Mapping[str, Bytes] | None = None,
+        timeout: float | None = None,
+        on_wait: Callable[[Waiting], object] | None = None,
+        states: StateStore | None = None,
+    ) -> None:
+        """models: `{name: model}`; nothing is loaded yet. budget: bytes of the machine's memory for all of them, such
+        as "12GiB" (where there are GPUs, their free memory counts besides); `{"cpu": .., "cuda0": ..}` for each device;
+        None: the memory that is available now, but for a tenth. timeout: seconds that a request waits for memory; None
+        waits for ever. on_wait: called in the thread of a request that begins to wait. states: where what models have
+        read is kept while they are unloaded; its memory is part of the budget; None: in memory, an eighth of the budget
+        or 256 MiB. Raises RequestError for options and budgets that are not valid.
+        """
+        if not models:
+            raise RequestError('There are no models; pass {"name": "model.gguf", ..}.')
+        machine, size = budgeted(budget, this_machine())
+        states = StateStore(min(_STATES, size.host // 8)) if states is None else states
+        size = size.minus(Size(states.memory))
+        machine = replace(machine, available=size.host)
+        self._admission = Admission[LoadedEngine](size)
+        keep_no_large_blocks()
+        self._models = {name: _Model(name, model, machine, states) for name, model in models.items()}
+        self._handles = {name: EngineHandle(self, name) for name in models}
+        self._timeout = timeout
+        self._on_wait = on_wait
+
+    openai_client = OpenAI
+    async_openai_client = AsyncOpenAI
+
+    def __getitem__(self, name: str) -> EngineHandle:
+        """Returns the model's engine, without loading it. Raises KeyError."""
+        try:
+            return self._handles[name]
+        except KeyError:
+            raise KeyError(_unknown(name, self._models)) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._handles)
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    @property
+    def budget(self) -> Size:
+        """The memory for all models."""
+        return self._admission.budget
+
+    @property
+    def used(self) -> Size:
+        """What the planner says that the models in memory take, those on their way in or out included."""
+        return self._admission.used
+
+    @property
+    def closed(self) -> bool:
+        return self._admission.closed
+
+    def state(self, name: str) -> ModelState:
+        """Returns a model's state."""
+        model, admission = self._model(name), self._admission
+        with admission.lock:
+            load = admission.loads.get(name)
+            return ModelState(
+                name,
+                loaded=load is not None and load.engine is not None,
+                size=Size(0) if load is None else load.size,
+                in_use=load is not None and load.busy,
+                pinned=name in admission.pinned,
+                loads=model.loads,
+            )
+
+    @contextmanager
+    def use(self, name: str, *, timeout: float | None = None) -> Generator[Engine]:
+        """Keep a model in memory for a block, and give its engine. `timeout`: as for all, unless given. Raises what
+        `Engine.load` raises, ModelLoadError for a model that can never fit, WaitTimeoutError."""
+        load = self._acquire(name, timeout=timeout, hold=True)
+        mine = _held.loads
+        _held.loads = (*mine, load)
+        try:
+            yield _engine(load)
+        finally:
+            _held.loads = mine
+            self._release(load, hold=True)
+
+    @asynccontextmanager
+    async def ause(  # the limit holds in the thread that waits, too
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> AsyncGenerator[Engine]:
+        """`use` for an event loop, `async with`: the model is waited for and loaded in another thread."""
+        load = await off_loop(
+            lambda: self._acquire(name, timeout=timeout, hold=True), partial(self._release, hold=True)
+        )
+        try:
+            yield _engine(load)
+        finally:
+            self._release(load, hold=True)
+
+    @contextmanager
+    def lease(self, name: str, *, vectors: bool = False) -> Generator[Engine]:
+        """Keep a model in memory for one call. `vectors`: with a context for vectors. Raises what `use` raises."""
+        load = self._acquire(name, vectors=vectors)
+        try:
+            yield _engine(load)
+        finally:
+            self._release(load)
+
+    def load(self, name: str) -> EngineHandle:
+        """Load a model now, so that its next use need not wait. Raises what `use` raises."""
+        with self.lease(name):
+            return self._handles[name]
+
+    async def aload(self, name: str) -> EngineHandle:
+        """`load` for an event loop."""
+        return await off_loop(lambda: self.load(name), lambda _: None)
+
+    def unload(self, name: str) -> bool:
+        """Unload a model, unless it is in use; returns whether it is out of memory."""
+        admission = self._admission
+        with admission.lock:
+            if (load := admission.loads.get(self._model(name).name)) is None:
+                return True
+            if load.busy:
+                return False
+            admission.leave(load)
+        self._unload([load])
+        return True
+
+    def pin(self, name: str) -> None:
+        """Never unload this model to make room, until `unpin`. It is not loaded by this."""
+        self._admission.pinned.add(self._model(name).name)
+
+    def unpin(self, name: str) -> None:
+        """Let this model be unloaded again."""
+        self._admission.pinned.discard(self._model(name).name)
+        self._admission.queue.ring()
+
+    def close(self) -> None:
+        """Cancel what runs and free the memory of all models; who waits gets an error. Can be called more than once."""
+        admission = self._admission
+        with admission.lock:
+            admission.closed = True
+            loads = [admission.leave(load) for load in list(admission.loads.values())]
+        self._unload(loads)
+
+    async def aclose(self) -> None:
+        """`close` for an event loop."""
+        await off_loop(self.close, lambda _: None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        loaded = sum(self.state(name).loaded for name in self)
+        return f"<{type(self).__name__}: {len(self)} models, {loaded} loaded, {self.used} of {self.budget}>"
+
+    def _model(self, name: str) -> _Model:
+        if (model := self._models.get(name)) is None:
+            raise RequestError(_unknown(name, self._models))
+        return model
+
+    def _acquire(self, name: str, *, vectors: bool = False, hold: bool = False, timeout: float | None = None) -> _Load:
+        """Returns a model in memory, which stays there until `_release`. Waits, and loads it, as necessary."""
+        queue, model = self._admission.queue, self._model(name)
+        ticket = Ticket(name, model.size(vectors=vectors), _held.loads)
+        timeout = self._timeout if timeout is None else timeout
+        end = None if timeout is None else time.monotonic() + timeout
+        told = False
+        queue.tickets[ticket] = None
+        try:
+            while (load := self._try(ticket, hold=hold)) is None:
+                if ticket.waiting is not None and not told:
+                    told = True
+                    self._tell(ticket.waiting)
+                _wait(ticket, end)
+        finally:
+            queue.tickets.pop(ticket, None)
+            queue.ring()
+        if load.engine is None:
+            self._fill(load)
+        return load
+
+    def _try(self, ticket: Ticket[LoadedEngine], *, hold: bool) -> _Load | None:
+        """`admit`, once what has to be unloaded for it is unloaded."""
+        while True:
+            ticket.bell.clear()
+            unload: list[_Load] = []
+            with self._admission.lock:
+                load = self._admission.admit(ticket, unload, hold=hold)
+            if not unload:
+                return load
+            self._unload(unload)
+
+    def _unload(self, loads: Iterable[_Load]) -> None:
+        """Free the memory of models that have left."""
+        for load in loads:
+            try:
+                if load.engine is not None:
+                    load.engine.close()
+                    _log.info("%r was unloaded: %s", load.name, load.size)
+            finally:
+                with self._admission.lock:
+                    self._admission.gone(load)
+
+    def _fill(self, load: _Load) -> None:
+        """Load the weights. If that fails, the model is as before, and the next request tries again."""
+        admission = self._admission
+        _log.info("%r is loaded: %s", load.name, load.size)
+        try:
+            engine = self._models[load.name].loaded(lambda: not admission.closed, admission.queue.ring)
+            with admission.lock:
+                load.engine = engine
+                if not admission.closed:
+                    return
+            engine.close()
+            raise EngineError("These engines were closed while the model was loaded; make them again.")
+        except BaseException:
+            with admission.lock:
+                admission.failed(load)
+            raise
+        finally:
+            admission.queue.ring()
+
+    def _release(self, load: _Load, *, hold: bool = False) -> None:
+        with self._admission.lock:
+            self._admission.release(load, hold=hold)
+
+    def _tell(self, waiting: Waiting) -> None:
+        _log.info("%s", waiting)
+        if self._on_wait is not None:
+            self._on_wait(waiting)
+
+
+def _engine(load: _Load) -> Engine:
+    assert load.engine is not None, "it was filled"
+    return load.engine
+
+
+def _wait(ticket: Ticket[LoadedEngine], end: float | None) -> None:
+    """Wait until something has changed. Raises WaitTimeoutError at the end, EngineError if nobody waits any more."""
+    left = _WAKE_SECONDS if end is None else min(_WAKE_SECONDS, end - time.monotonic())
+    if left <= 0:
+        reason = f": {ticket.waiting}" if ticket.waiting else ""
+        raise WaitTimeoutError(f"{ticket.name!r} was not there in time{reason}. Try again later.")
+    ticket.bell.wait(left)
+    if is_unwanted():
+        raise EngineError(f"The task that waited for {ticket.name!r} was cancelled.")
+
+
+def _unknown(name: object, known: Iterable[str]) -> str:
+    listed = f"they are {', '.join(map(repr, known))}"
+    return f"There is no model {shown(name)}; {did_you_mean(str(name), known, listed)}"

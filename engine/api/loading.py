@@ -1,0 +1,447 @@
+"""Loads weights, context and template of a file, or for the weights of an open `llama_cpp.Llama`."""
+
+import logging
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from engine.api.adapters import AdapterSource
+from engine.formats.families import Families, FamilyLike, ResponseTemplate, ResponseTemplateLike
+from engine.formats.families.response_template import template_in
+from engine.formats.template import renderer
+from engine.formats.template.chat_template import ChatTemplate
+from engine.isolated import preflight as checks
+from engine.isolated.file_trial import try_file
+from engine.isolated.parent import IsolatedContext, IsolatedModel
+from engine.llama.context import LlamaBackend
+from engine.llama.draft import DraftModel, check_draft
+from engine.llama.gguf.adapter_file import read_control_vectors
+from engine.llama.gguf.gguf import GgufFile, read_gguf
+from engine.llama.gguf.projector_file import ProjectorFile, read_projector
+from engine.llama.gguf.rope import adopted
+from engine.llama.head import head_file, hidden_bytes, why_no_head
+from engine.llama.lib import check_devices, library
+from engine.llama.model import Model
+from engine.llama.plan.machine import available_memory
+from engine.llama.plan.plan import Machine, Need, Plan, draft_context, plan, this_machine
+from engine.llama.vectors import vector_options
+from engine.runtime.loop.config import ContextOptions, LoopOptions, MediaOptions, ModelOptions
+from engine.runtime.stream.service import NOT_CHAT
+from engine.support import _data, screens
+from engine.support.errors import (
+    ContextOverflowError,
+    EngineWarning,
+    MissingTemplateError,
+    ModelLoadError,
+    RequestError,
+    shown,
+)
+from engine.turns.options import AUTO, HEAD_TOKENS, MTP, NGRAM, Settings, check_arguments, settings
+
+_SMALL = 16 << 20
+_ALL = 1 << 62
+_log = logging.getLogger("engine.llama")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The caller's choices for the chat template and the output's format: see `ChatTemplate.for_model`. Raises
+    RequestError for one of a wrong type."""
+
+    chat_template: str | Path | None = None
+    family: FamilyLike | None = None
+    trust_template: bool = False
+    response_template: ResponseTemplate | ResponseTemplateLike | None = None
+
+    def __post_init__(self) -> None:
+        check_arguments(chat_template=self.chat_template, family=self.family, trust_template=self.trust_template)
+        if not isinstance(self.response_template, ResponseTemplate):
+            check_arguments(response_template=self.response_template)
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the caller states the output's format."""
+        named = self.family is not None and not isinstance(self.family, Families)
+        return named or self.response_template is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A loaded model with its context and template; `weights` own the backend, and the draft model's (`draft`), if that
+    is in this process. `loop`: how requests are served. `adapters` reads those of the model."""
+
+    weights: Model | IsolatedModel
+    backend: LlamaBackend | IsolatedContext
+    template: ChatTemplate | MissingTemplateError
+    loop: LoopOptions
+    adapters: AdapterSource = field(default_factory=AdapterSource)
+    draft: LlamaBackend | None = None
+
+
+def load(
+    model: str | Path | None,
+    options: Settings,
+    reading: Reading,
+    *,
+    adapters: Mapping[str, str | Path] | None = None,
+    preflight: bool = True,
+    isolated: bool = False,
+    progress: Callable[[float], bool | None] | None = None,
+    revision: str | None = None,
+    machine: Callable[[], Machine] = this_machine,
+    opening: Callable[[Path], None] | None = None,
+    draft: object = None,
+    projector: str | Path | None = None,
+) -> Loaded:
+    """Load a GGUF file, in this process or in a child; None is the built-in model. `machine` returns the memory and
+    devices that are available; `opening` is called with the file before that. `draft`: who guesses ahead.
+    `projector`: what makes rows of pictures and sounds, "auto" to find it. Raises what `Engine.load` raises."""
+    check_devices()
+    path = located(model, revision)
+    if opening is not None:
+        opening(path)
+    _warn_without_gpu(options.model)
+    _prepare(reading, builtin=model is None)
+    file = read_gguf(path)  # a file that is not a model, or does not fit, is refused before anything else is tried
+    _check_steering(file, options.context, adapters)
+    files = AdapterSource(file).named(adapters)
+    guessing = _draft_model(draft, options.loop.draft_max, file, isolated=isolated)
+    head = guessing is not None and guessing.is_head
+    if projector is not None and head:
+        raise RequestError('A model with a projector does not draft by its own head; write draft="ngram".')
+    there = machine()
+    seeing = projector_file(projector, file, options, there)
+    taken = sum(each.size_bytes for each in files.values()) + (hidden_bytes(file, options.context) if head else 0)
+    made = planned(file, options, there.without(taken), guessing, seeing)
+    if is_on_hub(model) and not file.embeds and not reading.is_chosen:
+        reading = replace(reading, response_template=_published(path, file.base_models))
+    _log.info("%s: %s", file.path.name, made.summary)
+    load_options, context = made.model, made.context
+    drafting = draft_context(made.context, made.n_ctx, made.cells.sequences)
+    if preflight:
+        if file.embeds:  # with the options of a chat, as the trial generates; only the remedy for the weights matters
+            load_options, _ = checks.prepare(load_options, options.context)
+        else:
+            load_options, context = checks.prepare(load_options, context)
+        try_file(file, load_options, context, head=head)
+        _try_beside(file, load_options, context, [each.path for each in files.values()], seeing)
+        if guessing is not None and guessing.model is None and not head:
+            try_file(guessing.file, load_options, drafting)
+    apart = guessing.file.path if guessing is not None and isolated and not head else None
+    weights = _weights(path, file, load_options, progress, isolated=isolated, draft=apart, head=head)
+    source = replace(_source(file, load_options, context, machine, preflight=preflight), first=files)
+    checked = replace(context, check_memory=False)  # `plan` has checked it
+    drafting = replace(drafting, check_memory=False)
+    checked = _few_threads(checked, weights.info.size_bytes)
+    loop = options.loop
+    if head and draft == AUTO:
+        loop = replace(loop, draft_max=min(loop.draft_max, HEAD_TOKENS))
+    return _completed(weights, checked, loop, reading, source, guessing, drafting, seeing)
+
+
+def _try_beside(
+    file: GgufFile,
+    model: ModelOptions,
+    context: ContextOptions,
+    adapters: Sequence[Path],
+    projector: ProjectorFile | None,
+) -> None:
+    """Let children decode with the adapters, and with the projector."""
+    for path in adapters:
+        try_file(file, model, context, path)
+    if projector is not None:
+        try_file(file, model, context, projector=projector)
+
+
+def projector_file(
+    projector: str | Path | None,
+    file: GgufFile,
+    options: Settings,
+    machine: Machine | None = None,
+) -> ProjectorFile | None:
+    """Returns the header of a model's projector, if there is one; "auto" finds it, in a precision that fits into half
+    of what the weights leave of the machine: the conversation needs room too. Raises RequestError where none can be
+    used, and for options without one."""
+    if projector is None:
+        if options.media != MediaOptions() or options.loop.media_urls is not None:
+            raise RequestError(
+                "image_min_tokens, image_max_tokens, media_cache_mib and media_urls are for models with a projector; "
+                'pass projector="auto" or a file with them, or leave them out.'
+            )
+        return None
+    if file.embeds:
+        raise RequestError(f"projector={shown(str(projector))} cannot be used with a model that makes vectors.")
+    if projector == AUTO:
+        from engine import hub
+
+        room = None if machine is None or machine.room is None else machine.room + machine.device_room
+        found = hub.projector(file.path, None if room is None else max(0, room - file.weights) // 2)
+    else:
+        found = located(projector, None)
+    return read_projector(found, options.media)
+
+
+def planned(
+    file: GgufFile,
+    options: Settings,
+    machine: Machine,
+    guessing: DraftModel | None = None,
+    projector: ProjectorFile | None = None,
+) -> Plan:
+    """Returns how a file is loaded on a machine, beside a draft model and a projector. Raises what `Engine.load` raises
+    for one that does not fit."""
+    if projector is not None:
+        _log.info("%s: the projector %s", file.path.name, projector.memory_text)
+        options = replace(options, context=projector.widened(options.context))
+        machine = machine.without(projector.memory)
+    context = vector_options(file, options.context) if file.embeds else options.context
+    draft = None if guessing is None else guessing.planned
+    try:
+        return plan(file, options.model, context, machine, draft=draft)
+    except (ModelLoadError, ContextOverflowError) as error:
+        if projector is None:
+            raise
+        more = f"Besides, the projector is counted, {projector.memory_text}: a smaller media_cache_mib"
+        raise type(error)(f"{error} {more} or image_max_tokens lowers that.") from error
+
+
+def planned_vectors(file: GgufFile, loaded: Plan, machine: Machine) -> Need:
+    """Returns what the context for vectors takes that a chat model makes beside its own. Raises ContextOverflowError if
+    not even that fits on this machine."""
+    weights = replace(loaded.model, n_gpu_layers=loaded.model.n_gpu_layers or 0)
+    return plan(file, weights, vector_options(file, loaded.context), machine, held=_ALL).need
+
+
+def _check_steering(file: GgufFile, context: ContextOptions, adapters: object) -> None:
+    """Raise RequestError for adapters and control vectors of a model that does not generate, ModelLoadError for control
+    vectors of another model."""
+    if file.embeds and (adapters or context.control_vectors):
+        raise RequestError("adapters and control_vectors change what a model writes; this one only makes vectors.")
+    _ = read_control_vectors(context.control_vectors, file.n_embd, len(file.layers))
+
+
+def _source(
+    file: GgufFile, model: ModelOptions, context: ContextOptions, machine: Callable[[], Machine], *, preflight: bool
+) -> AdapterSource:
+    """Returns what reads and tries adapters that are loaded later."""
+
+    def room() -> int | None:
+        now = machine()
+        return None if now.room is None else now.room + now.device_room
+
+    trial = partial(try_file, file, model, context) if preflight else None
+    return AdapterSource(file, trial, room if context.check_memory else None)
+
+
+def _draft_model(draft: object, longest: int, file: GgufFile | None, *, isolated: bool = False) -> DraftModel | None:
+    """Returns the model that guesses, if there is one: a file's, an open engine's, or the head in the model's own
+    `file` (None: it is loaded already, without a head). Raises RequestError for anything else."""
+    if draft is None or draft == NGRAM or not longest:
+        return None
+    if draft in (MTP, AUTO):
+        why = why_no_head(file) if file is not None else "a Llama that is open was loaded without its head"
+        if file is not None and why is None:
+            return DraftModel(head_file(file), is_head=True)
+        if draft == MTP:
+            raise RequestError(
+                f'draft="mtp" is not possible: {why}. Pass draft="ngram", or a smaller model of the same vocabulary.'
+            )
+        _log.info('draft="auto" means "ngram" here: %s.', why)
+        return None
+    if isinstance(draft, str | Path):
+        return DraftModel(read_gguf(located(draft, None)))
+    if isinstance(draft, Model) and not isolated:
+        return DraftModel(draft.file, draft)
+    raise RequestError(
+        f'draft={shown(draft)} cannot guess here; pass "ngram", "mtp", "auto", the path or Hub name of a GGUF file, '
+        "or, if the model is to run in this process, an open engine whose model does."
+    )
+
+
+def _weights(
+    path: Path,
+    file: GgufFile,
+    options: ModelOptions,
+    progress: Callable[[float], bool | None] | None,
+    *,
+    isolated: bool,
+    draft: Path | None,
+    head: bool,
+) -> Model | IsolatedModel:
+    """Load the weights of a file, with its `head`, and those of a draft model in the same child. In a notebook,
+    show the progress, unless the caller passed `progress`."""
+    load: Callable[..., Model | IsolatedModel] = partial(Model.load, head=head, file=file)
+    if isolated:
+        load = partial(IsolatedModel.load, draft=draft, head=head)
+    if progress is not None or (screen := screens.notebook()) is None:
+        return load(path, options, progress=progress)
+    shown = screens.Loading(screen, path.name)
+    weights = load(path, options, progress=shown)
+    shown.end()
+    return weights
+
+
+def adopt(
+    llama: Any,
+    options: Mapping[str, Any],
+    reading: Reading,
+    *,
+    preflight: bool = True,
+    draft: object = None,
+    projector: str | Path | None = None,
+) -> Loaded:
+    """Make a context of our own over the weights of a `llama_cpp.Llama`, by default with its length, scaling of
+    positions and number of threads. Raises what `Engine.from_llama` raises."""
+    of_weights = {field.name for field in fields(ModelOptions)} - {"check_memory"}
+    if given := sorted(of_weights.intersection(options)):
+        raise RequestError(
+            f"{given[0]} is an option of the weights, which this Llama has loaded already; leave it out, or use "
+            "Engine.load."
+        )
+    _prepare(reading)
+    check_devices()
+    weights = Model.adopt(llama)
+    same = {"n_ctx": llama.n_ctx(), "n_threads": llama.n_threads, "n_threads_batch": llama.n_threads_batch}
+    if options.get("rope_scaling_type") is None:
+        same |= {name: value for name, value in adopted(llama.context_params).items() if value is not None}
+    given = settings({**same, **{name: value for name, value in options.items() if value is not None}}, draft)
+    guessing = _draft_model(draft, given.loop.draft_max, None)
+    seeing = projector_file(projector, weights.file, given, this_machine())
+    if preflight:
+        checks.check_loaded(weights.options, given.context)
+        if seeing is not None:
+            try_file(weights.file, weights.options, given.context, projector=seeing)
+    source = _source(weights.file, weights.options, given.context, this_machine, preflight=preflight)
+    return _completed(weights, given.context, given.loop, reading, source, guessing, projector=seeing)
+
+
+def _prepare(reading: Reading, *, builtin: bool = False) -> None:
+    """Start the child that will render the template while the weights are loaded."""
+    if not reading.trust_template and (reading.chat_template is not None or not builtin):
+        renderer.prepare()
+
+
+def _completed(
+    weights: Model | IsolatedModel,
+    context: ContextOptions,
+    loop: LoopOptions,
+    reading: Reading,
+    adapters: AdapterSource,
+    guessing: DraftModel | None = None,
+    beside: ContextOptions | None = None,
+    projector: ProjectorFile | None = None,
+) -> Loaded:
+    """Make the contexts and the template. `beside`: the options of the draft model's context, if they are planned."""
+    with ExitStack() as undo:
+        undo.callback(weights.close)
+        draft: LlamaBackend | None = None
+        if isinstance(weights, IsolatedModel):
+            backend = weights.backend(context, beside if guessing is not None else None, projector)
+        else:
+            backend = weights.backend(context, projector)
+            if guessing is not None and guessing.is_head:
+                draft = weights.head(backend)
+            elif guessing is not None:
+                guesser = guessing.load(replace(weights.options, check_memory=context.check_memory))
+                weights.own(guesser)
+                check_draft(weights, guesser)
+                beside = beside or draft_context(context, backend.info.n_ctx, backend.info.n_sequences)
+                draft = guesser.backend(_few_threads(beside, guesser.info.size_bytes))
+        template = _template(weights, reading) if backend.info.generates else MissingTemplateError(NOT_CHAT)
+        undo.pop_all()
+        return Loaded(weights, backend, template, loop, adapters, draft)
+
+
+def _template(weights: Model | IsolatedModel, reading: Reading) -> ChatTemplate | MissingTemplateError:
+    """Returns the model's template; for a base model without a `family`, the error that it has none."""
+    info = weights.info
+    try:
+        return ChatTemplate.for_model(
+            info.chat_template,
+            info.bos_text,
+            info.eos_text,
+            reading.family,
+            reading.chat_template,
+            named={further.name: further.source for further in info.named_templates},
+            architecture=info.architecture,
+            name=info.name,
+            control_tokens=weights.vocab.control_tokens,
+            trust_template=reading.trust_template,
+            response_template=reading.response_template,
+        )
+    except MissingTemplateError as error:
+        if reading.family is None or isinstance(reading.family, Families):
+            return error
+        raise
+
+
+def _published(path: Path, bases: Sequence[str]) -> ResponseTemplate | None:
+    """Returns the response template of a model from the Hub: its repository's, otherwise its base model's."""
+    from engine import hub
+
+    for name, data in hub.companions(path, bases):
+        if (spec := template_in(data)) is not None:
+            return ResponseTemplate(spec, f"the response template of {name}")
+    return None
+
+
+def is_on_hub(model: object) -> bool:
+    """Whether a model that can be located is one of the Hub, not a file."""
+    return isinstance(model, str) and _path(model) is None
+
+
+def located(model: object, revision: str | None, memory: Callable[[], int | None] = available_memory) -> Path:
+    """Returns the file that a model's name means; one of the Hub is downloaded unless it is in the cache. `memory`
+    returns the bytes into which a quantisation is to fit. Raises RequestError and ModelLoadError."""
+    if model is None:
+        path = _data.builtin_model()
+    elif not isinstance(model, str | Path):
+        raise RequestError(
+            f"model={model!r} must be the path of a .gguf file, as text or a Path, or a model on the Hugging Face Hub, "
+            'such as "owner/repo:Q4_K_M"; None is the built-in.'
+        )
+    elif not str(model) or model == Path():
+        raise ModelLoadError("The path of the model is empty; pass the path of a .gguf file.")
+    elif (known := _path(model)) is not None:
+        path = known
+    else:
+        from engine import hub  # imports huggingface_hub, which a file does not need
+
+        return hub.located(str(model), revision, memory)
+    if revision is not None:
+        raise RequestError(f"revision={revision!r} is for models on the Hub, but {path} is a file; leave it out.")
+    return path
+
+
+def _path(model: str | Path) -> Path | None:
+    """Returns the path if `model` is a Path or an existing path; None for a text that may name a model on the Hub."""
+    try:
+        path = Path(model).expanduser()
+        return path if isinstance(model, Path) or path.exists() else None
+    except (OSError, RuntimeError) as error:  # not accessible, or no home directory
+        if "://" in str(model):
+            return None  # addresses may be too long for a path
+        raise ModelLoadError(f"{model} is not a readable path ({error}); pass the path of a .gguf file.") from error
+
+
+def _warn_without_gpu(options: ModelOptions) -> None:
+    """Warn about GPU options without a GPU build, which llama.cpp ignores silently."""
+    if options.n_gpu_layers and not library().llama_supports_gpu_offload():
+        warnings.warn(
+            f"n_gpu_layers={options.n_gpu_layers} does nothing: the installed llama-cpp-python computes on the CPU "
+            "only. Leave it out, or install a build for your GPU (`llama-engine doctor` shows the command).",
+            EngineWarning,
+            stacklevel=4,
+        )
+
+
+def _few_threads(context: ContextOptions, size: int) -> ContextOptions:
+    """Use one thread for weights (of `size` bytes) that fit into a core's own cache: a second would only wait for the
+    first."""
+    if context.n_threads is not None or size > _SMALL:
+        return context
+    return replace(context, n_threads=1)

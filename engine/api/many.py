@@ -1,0 +1,274 @@
+"""Many conversations at once: a list of answers, or answers as they finish."""
+
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import aclosing, closing
+from functools import partial
+from operator import itemgetter
+from queue import SimpleQueue
+from typing import Any, Literal, TypeAlias, Unpack, cast, overload
+
+from engine.api.measures import Measures
+from engine.runtime.stream.stream import Stream
+from engine.support.display import short, table_html
+from engine.support.errors import EngineError, QueueFullError, RequestError
+from engine.support.offloop import off_loop
+from engine.tools import ToolLike
+from engine.turns.options import FreeTurnOptions, TurnOptions
+from engine.types.types import Answer, Completion, Message, MessagesLike, ResponseFormatLike
+
+Row: TypeAlias = "MessagesLike | tuple[MessagesLike, Mapping[str, Any]]"
+"""A conversation, or a conversation and its own options."""
+OnError: TypeAlias = Literal["raise", "return"]
+Start: TypeAlias = Callable[[MessagesLike, Mapping[str, Any]], Stream]
+"""Starts a turn of a conversation with these options, which override the common ones."""
+_NUMBER = itemgetter(0)
+_ROWS, _LETTERS = 100, 300  # of a table in a notebook, and of an answer in it
+
+
+class Answers(list[Completion | EngineError]):
+    """The answers of `generate` in order: a list, which a notebook shows as a table."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        more = [("…", f"{len(self) - _ROWS:,} more")] if len(self) > _ROWS else []
+        rows = [_cells(number, answer) for number, answer in enumerate(self[:_ROWS])]
+        return table_html([*rows, *more], head=("", "answer", "calls", "tokens", "ended by"))
+
+
+def _cells(number: int, answer: Completion | EngineError) -> tuple[str, ...]:
+    if isinstance(answer, EngineError):
+        return str(number), short(str(answer), _LETTERS), "", "", type(answer).__name__
+    calls = "\n".join(f"{call.name} {short(call.arguments, _LETTERS)}" for call in answer.tool_calls)
+    tokens = f"{answer.usage.completion_tokens:,}" if answer.usage else ""
+    return str(number), short(answer.content, _LETTERS), calls, tokens, answer.finish_reason
+
+
+class _Rows:
+    """Rows under way, at most `room` of them, each a stream. All four ways of generating read them with `next`."""
+
+    def __init__(self, start: Start, rows: Iterable[Row], room: int, on_error: OnError = "return") -> None:
+        self._start = start
+        self._waiting = enumerate(rows)
+        self._room = room
+        self._on_error: OnError = on_error
+        self._streams: dict[int, Stream] = {}
+        self._over: SimpleQueue[int] = SimpleQueue()
+        self._refused: tuple[int, Row] | None = None
+        self._left = False
+
+    def next(self) -> tuple[int, Completion | EngineError] | None:
+        """Returns the number and the outcome of the next row that finishes; None after the last. Waits."""
+        while not self._left:
+            if (failure := self._fill()) is not None:
+                return failure
+            if not self._streams:
+                break
+            if (stream := self._streams.pop(number := self._over.get(), None)) is not None:
+                try:
+                    return number, stream.result()
+                except EngineError as error:
+                    return number, _judged(error, number, self._on_error)
+        return None
+
+    def leave(self) -> None:
+        """Cancel the rows under way, also one that begins just now; may be called from another thread."""
+        self._left = True
+        for stream in list(self._streams.values()):
+            stream.cancel()  # no effect on finished streams
+
+    def _fill(self) -> tuple[int, EngineError] | None:
+        """Start rows while there is room, in the engine's queue too. Returns one that cannot start."""
+        while not self._left and len(self._streams) < self._room:
+            if (item := self._refused or next(self._waiting, None)) is None:
+                break
+            number, row = item
+            check_row(row, number)
+            self._refused = None
+            try:
+                stream = _start(self._start, row)
+            except QueueFullError as error:
+                if not self._streams:
+                    return number, _judged(error, number, self._on_error)
+                self._refused = item
+                return None
+            except EngineError as error:
+                return number, _judged(error, number, self._on_error)
+            self._streams[number] = stream
+            stream.listen(partial(self._over.put, number), of_end=True)
+            if self._left:  # while the turn began; nobody wants its answer
+                stream.cancel()
+        return None
+
+
+def generate_iter(
+    start: Start, rows: Iterable[Row], room: int, on_error: OnError = "return"
+) -> Generator[tuple[int, Completion | EngineError]]:
+    """Yields pairs of a row's number and its answer, or its error, as they finish; at most `room` rows are taken from
+    the iterable and run at a time. With `on_error="raise"` an error is raised with a note that names the row, and the
+    other rows are cancelled."""
+    under_way = _Rows(start, rows, room, on_error)
+    try:
+        while (answer := under_way.next()) is not None:
+            yield answer
+    finally:
+        under_way.leave()
+
+
+async def agenerate_iter(
+    start: Start, rows: Iterable[Row], room: int, on_error: OnError = "return"
+) -> AsyncGenerator[tuple[int, Completion | EngineError]]:
+    """`generate_iter` for an event loop: the rows start and are waited for in a worker thread."""
+    under_way = _Rows(start, rows, room, on_error)
+    try:
+        while (answer := await off_loop(under_way.next, lambda _: None)) is not None:
+            yield answer
+    finally:
+        under_way.leave()
+
+
+def generate(start: Start, rows: Sequence[Row], room: int, on_error: OnError) -> list[Completion | EngineError]:
+    """Returns the answers in order. `on_error="return"`: a row's error takes the place of its answer."""
+    check_rows(rows, on_error)
+    with closing(generate_iter(start, rows, room, on_error)) as answers:
+        return Answers(answer for _, answer in sorted(answers, key=_NUMBER))
+
+
+async def agenerate(start: Start, rows: Sequence[Row], room: int, on_error: OnError) -> list[Completion | EngineError]:
+    """Like `generate`, for an event loop; cancelling the task stops the rows."""
+    check_rows(rows, on_error)
+    async with aclosing(agenerate_iter(start, rows, room, on_error)) as answers:
+        return Answers(answer for _, answer in sorted([pair async for pair in answers], key=_NUMBER))
+
+
+def check_rows(rows: Sequence[Row], on_error: object) -> None:
+    """Raise RequestError if `rows` is not a list of conversations."""
+    if on_error not in ("raise", "return"):
+        raise RequestError(f'on_error={on_error!r} is not valid: it is "raise" or "return".')
+    given = cast("object", rows)
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise RequestError("generate() takes a list of conversations; put this one in a list, or use chat().")
+    for number, row in enumerate(rows):
+        check_row(row, number)
+
+
+def check_row(row: Row, number: int) -> None:
+    """Raise RequestError if a row is a message rather than a conversation."""
+    given = cast("object", row)
+    if isinstance(given, Message) or (isinstance(given, Mapping) and "role" in given):
+        raise RequestError(
+            f"Row {number} is a message, but generate() takes conversations; put the messages of each conversation "
+            "in a list, or use chat()."
+        )
+
+
+def _start(start: Start, row: Row) -> Stream:
+    own: Mapping[str, Any] = {}
+    if isinstance(row, tuple) and len(row) == 2 and isinstance(row[1], Mapping) and "role" not in row[1]:
+        row, own = cast("tuple[MessagesLike, Mapping[str, Any]]", row)
+    return start(cast("MessagesLike", row), own)
+
+
+def _judged(error: EngineError, number: int, on_error: OnError) -> EngineError:
+    """Returns the error of a row, or raise it."""
+    error.add_note(f"This was row {number} of those that generate() was given.")
+    if on_error == "raise":
+        raise error
+    return error
+
+
+class ManyAnswers(Measures):
+    """The methods of `Engine` that answer many conversations at once."""
+
+    @overload
+    def generate(
+        self,
+        rows: Sequence[Row],
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        on_error: Literal["raise"] = "raise",
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> list[Completion[Answer]]: ...
+    @overload
+    def generate(
+        self,
+        rows: Sequence[Row],
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        on_error: Literal["return"],
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> list[Completion[Answer] | EngineError]: ...
+    def generate(
+        self,
+        rows: Sequence[Row],
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        on_error: OnError = "raise",
+        **options: Unpack[TurnOptions],
+    ) -> Any:
+        """Run many turns at once and return the answers in order; load with `n_sequences=8` to decode eight together.
+
+        A row is a conversation, or a pair of a conversation and its own options. Since nobody reads along, waiting
+        prompts are evaluated before running answers continue: this is faster in total than as many streams. With
+        `on_error="return"` a row's error takes the place of its answer; otherwise the first error is raised, with a
+        note that names the row, and the other rows are cancelled. Raises what `stream` raises.
+        """
+        return generate(self._turns.starter(tools, options), rows, self._service.capacity, on_error)
+
+    def generate_iter(
+        self,
+        rows: Iterable[Row],
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> Generator[tuple[int, Completion[Answer] | EngineError]]:
+        """Yields pairs of a row's number and its answer, or its error, as rows of any iterable finish. At most twice
+        `n_sequences` rows are taken and run at a time; leaving the loop cancels them."""
+        start = self._turns.starter(tools, {**options, "response_format": response_format})
+        return generate_iter(start, rows, self._service.room)
+
+    @overload
+    async def agenerate(
+        self,
+        rows: Sequence[Row],
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        on_error: Literal["raise"] = "raise",
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> list[Completion[Answer]]: ...
+    @overload
+    async def agenerate(
+        self,
+        rows: Sequence[Row],
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        on_error: Literal["return"],
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> list[Completion[Answer] | EngineError]: ...
+    async def agenerate(
+        self,
+        rows: Sequence[Row],
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        on_error: OnError = "raise",
+        **options: Unpack[TurnOptions],
+    ) -> Any:
+        """`generate` for an event loop; cancelling the task stops all rows."""
+        return await agenerate(self._turns.starter(tools, options), rows, self._service.room, on_error)
+
+    def agenerate_iter(
+        self,
+        rows: Iterable[Row],
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> AsyncGenerator[tuple[int, Completion[Answer] | EngineError]]:
+        """`generate_iter` for an event loop: `async for number, answer in llm.agenerate_iter(rows)`."""
+        start = self._turns.starter(tools, {**options, "response_format": response_format})
+        return agenerate_iter(start, rows, self._service.room)

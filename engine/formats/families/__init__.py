@@ -1,0 +1,38 @@
+"""Model families as data: models.toml as frozen records, and which family a model belongs to.
+
+`schema` has the records, `table` reads files of them, `detect` recognises a family, `response_template` converts what a
+model's author states.
+"""
+
+from engine.formats.families.detect import Detection, Families, FamilyLike, builtin_families, for_vocabulary
+from engine.formats.families.response_template import ResponseTemplate, ResponseTemplateLike
+from engine.formats.families.schema import (
+    ChannelSyntax,
+    Detect,
+    Family,
+    Format,
+    Gate,
+    History,
+    ReasoningSyntax,
+    Shape,
+    ToolSyntax,
+)
+
+__all__ = [
+    "ChannelSyntax",
+    "Detect",
+    "Detection",
+    "Families",
+    "Family",
+    "FamilyLike",
+    "Format",
+    "Gate",
+    "History",
+    "ReasoningSyntax",
+    "ResponseTemplate",
+    "ResponseTemplateLike",
+    "Shape",
+    "ToolSyntax",
+    "builtin_families",
+    "for_vocabulary",
+]

@@ -1,0 +1,154 @@
+"""Makes the constraint that a turn's options demand of its output, in the family's own syntax."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from engine.formats.families import Format
+from engine.formats.grammar.json_schema import prepared
+from engine.formats.grammar.lark import Cut
+from engine.formats.grammar.response import Response
+from engine.formats.grammar.turn_grammar import Allowed, turn_grammar
+from engine.formats.parsing.grammar import Rules
+from engine.formats.parsing.reader import Piece
+from engine.runtime.guidance.guide import Constraint, Holds
+from engine.runtime.guidance.matcher import Marks, Tokens, refusal, regex_refusal
+from engine.support.errors import RequestError
+from engine.types.types import AllowedTools, Tool, ToolChoice, ToolName
+
+RESERVE = 256
+"""The default number of tokens reserved for the answer."""
+_ANY_OBJECT = {"type": "object"}
+_log = logging.getLogger("engine.runtime.guidance")
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What the options of a turn require of its output.
+
+    - `tools` are those of the prompt; `choice`: whether and which of them are called, each one of `tools`.
+    - `parallel=False`: at most one call.
+    - `response`: what an answer must be; None: any text.
+    - `strict`: calls are held to the tools' schemas under "auto" too (calls of a strict tool always are).
+    - `reserve`: tokens reserved for the answer while the model reasons, half of `max_tokens` at most.
+    - `may_reason`: reasoning was not turned off.
+    """
+
+    tools: Sequence[Tool] = ()
+    choice: ToolChoice | AllowedTools = "auto"
+    parallel: bool = True
+    response: Response | None = None
+    strict: bool = False
+    reserve: int = RESERVE
+    max_tokens: int | None = None
+    may_reason: bool = True
+
+
+def constraint_of(demand: Demand, format_: Format, prefix: Sequence[Piece], cut: Cut) -> Constraint | None:
+    """Returns the constraint of a turn whose prompt ends with `prefix`; None if the output is free. `cut`: see
+    `cutter`.
+
+    Raises RequestError for a schema that must be enforced but cannot be.
+    """
+    allowed = _allowed(demand)
+    if allowed is None:
+        return None
+    what, holds = allowed
+    if what.tools and format_.tools is None and format_.channels is None:
+        raise RequestError("This model's format has no tool calls; use another model, or leave tool_choice out.")
+    reasoning, text = format_.reasoning, "".join(piece.text for piece in prefix)
+    is_closed = reasoning is not None and bool(reasoning.close.strip()) and reasoning.close.strip() in text
+    may_follow = demand.may_reason or (reasoning is not None and (reasoning.implicit or reasoning.open.strip() in text))
+    what = replace(what, reasoned=is_closed or may_follow)
+    rules = Rules(_can_hold)
+    grammar = turn_grammar(format_, what, cut, rules)
+    if rules.unheld:
+        _log.info("not enforced by the grammar but checked afterwards: %s", ", ".join(dict.fromkeys(rules.unheld)))
+    closes = (reasoning.close.strip(), *(each.strip() for each in reasoning.also_close)) if reasoning else ()
+    return Constraint(
+        grammar,
+        holds,
+        demand.may_reason and not is_closed,
+        tuple(prefix),
+        tuple(filter(None, closes)),
+        _enders(format_),
+        closing(format_),
+        demand.reserve if demand.max_tokens is None else min(demand.reserve, demand.max_tokens // 2),
+    )
+
+
+def closing(format_: Format) -> str:
+    """Returns the text that closes this family's reasoning when it is inserted into the output; "" if there is none."""
+    channels = format_.channels
+    if channels is not None:
+        return channels.ends[0] + channels.start + channels.role
+    return format_.reasoning.close if format_.reasoning is not None else ""
+
+
+def _enders(format_: Format) -> tuple[str, ...]:
+    """Returns the markers that end reasoning without closing it, by the parser's rules."""
+    channels = format_.channels
+    if channels is not None:
+        return (channels.start, channels.channel)
+    return (format_.content[0].strip(),) if format_.content[0].strip() else ()
+
+
+def _allowed(demand: Demand) -> tuple[Allowed, Holds] | None:
+    """Returns what the turn may contain, and whether that holds for the whole answer or only for calls. None:
+    anything."""
+    most = None if demand.parallel else 1
+    choice = demand.choice
+    chosen = tuple(demand.tools) if choice != "none" else ()
+    if isinstance(choice, ToolName):
+        chosen = _named(demand.tools, [choice.name])
+    elif isinstance(choice, AllowedTools):
+        chosen = _named(demand.tools, choice.names)
+    must = choice == "required" or isinstance(choice, ToolName)
+    if must or (isinstance(choice, AllowedTools) and choice.mode == "required"):
+        return Allowed(None, [_held(tool) for tool in chosen], most), "answer"
+    answer = None if demand.response is None else demand.response.answer
+    if answer is not None:
+        return Allowed(answer, [_held_or_free(tool, demand) for tool in chosen], most), "answer"
+    if chosen and (isinstance(choice, AllowedTools) or demand.strict or any(tool.strict for tool in chosen)):
+        return Allowed(None, [_held_or_free(tool, demand) for tool in chosen], most, begun=True), "calls"
+    return None
+
+
+def _named(tools: Sequence[Tool], names: Sequence[str]) -> tuple[Tool, ...]:
+    known = {tool.name: tool for tool in tools}
+    return tuple(known[name] for name in names)
+
+
+def _held(tool: Tool) -> Tool:
+    """Returns the tool with a schema that a grammar can enforce. Raises RequestError if none can."""
+    schema = prepared(tool.parameters, refusal, f"The schema of tool {tool.name!r}", close=True)
+    return tool.model_copy(update={"parameters": dict(schema.schema)})
+
+
+def _held_or_free(tool: Tool, demand: Demand) -> Tool:
+    """Returns the same as `_held` if the schema must or can be enforced; else a tool with free arguments, checked
+    afterwards."""
+    if tool.strict:
+        return _held(tool)
+    if demand.strict or demand.response is not None:
+        try:
+            return _held(tool)
+        except RequestError as error:
+            _warn_once(str(error))
+    return tool.model_copy(update={"parameters": _ANY_OBJECT})
+
+
+@cache
+def _warn_once(why: str) -> None:
+    _log.warning("arguments are not constrained but checked afterwards: %s", why)
+
+
+@cache
+def _can_hold(pattern: str) -> bool:
+    return regex_refusal(pattern) is None
+
+
+def cutter(tokens: Tokens) -> Cut:
+    """Returns a function that cuts markers into text and control tokens of this vocabulary."""
+    return Marks(tokens).cut

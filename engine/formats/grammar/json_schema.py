@@ -1,0 +1,155 @@
+"""Prepares JSON Schemas for a grammar: what it enforces, what is checked afterwards, what is refused.
+
+Source: json-schema.org, "JSON Schema: A Media Type for Describing JSON Documents" and "Validation"; llguidance's
+docs/json_schema.md.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeAlias, cast
+
+from engine.support.errors import RequestError, shown
+from engine.tools.check import plain_schema
+from engine.tools.formats import FORMATS
+from engine.tools.subschemas import Schema, mapped, subschemas
+
+Refusal: TypeAlias = Callable[[Sequence[Schema]], list[str | None]]
+"""Returns for each schema why no grammar can be made of it; None if one can."""
+
+_MOST_SUSPECTS = 100
+_CHECKED = frozenset(
+    ["not", "if", "then", "else", "uniqueItems", "contains", "minContains", "maxContains", "propertyNames"]
+).union(["dependentRequired", "dependentSchemas", "dependencies", "unevaluatedItems", "unevaluatedProperties"])
+_FORMATS = frozenset(["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"])
+_APPLICATORS = frozenset(["anyOf", "oneOf", "allOf", "$ref", "if", "then", "else", "dependentSchemas"])
+_OF_OBJECTS = frozenset(["properties", "required", "patternProperties", "additionalProperties"])
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A schema that a grammar can be made of.
+
+    `checked`: the JSON paths of the keywords that the grammar does not enforce; the answer is validated against them
+    afterwards.
+    """
+
+    schema: Schema
+    checked: tuple[str, ...] = ()
+
+
+def prepared(schema: object, refusal: Refusal, what: str, *, close: bool) -> Prepared:
+    """Prepare a caller's schema. `what` names it in errors.
+
+    close: objects that declare properties but do not mention additional ones allow none, since a model would invent
+    some. Raises RequestError, with the JSON path, for what is not a JSON Schema and for what no grammar can enforce.
+    """
+    schema = {} if schema is True else schema
+    if not isinstance(schema, Mapping):
+        raise RequestError(f"{what} is not a JSON Schema but {shown(schema)}; give a dictionary.")
+    plain: Schema = plain_schema(what, cast("object", schema))
+    _refuse_long_integers(plain, what)
+    strict = closed(plain) if close else plain
+    if refusal([strict]) == [None]:
+        return Prepared(strict)
+    checked: list[str] = []
+    loose = _relaxed(strict, "$", _unheld_patterns(strict, refusal), checked)
+    for attempt, notes in ((loose, ()), (_without_counts(loose), ("minProperties, maxProperties",))):
+        whole = {**attempt, "x-guidance": {"coerce_one_of": True}}
+        if refusal([whole]) == [None]:
+            unions = [f"{place}.oneOf" for place, node in subschemas(strict) if "oneOf" in node]
+            return Prepared(attempt, (*checked, *unions, *notes))
+    place, why = _culprit(loose, refusal)
+    raise RequestError(
+        f"{what} cannot be held at {place}: {why}. Change the schema there, or leave the constraint out."
+    )
+
+
+def _refuse_long_integers(schema: Schema, what: str) -> None:
+    """Raise RequestError for a constant that llguidance would round."""
+    for place, node in subschemas(schema):
+        for keyword in node.keys() & {"const", "enum"}:
+            if _has_long_integer(node[keyword]):
+                raise RequestError(
+                    f"{what} cannot be held at {place}.{keyword}: it has an integer of more than 64 bits. Write it as "
+                    "a string, or leave the constraint out."
+                )
+
+
+def _has_long_integer(value: object) -> bool:
+    if isinstance(value, int):
+        return not -(2**63) <= value < 2**64
+    if isinstance(value, Mapping):
+        value = list(cast("Mapping[str, object]", value).values())
+    return isinstance(value, list) and any(map(_has_long_integer, cast("list[object]", value)))
+
+
+def closed(schema: Schema) -> Schema:
+    """Returns a copy in which each object that declares properties allows no others, unless the schema says so itself.
+    Objects that several schemas describe together (`allOf`, keywords beside `anyOf` or `$ref`) are unchanged."""
+    open_targets: set[str] = set()
+    for _, node in subschemas(schema):
+        mixed = bool(node.keys() & _OF_OBJECTS)
+        together = [*node.get("allOf", ()), *([node, *node.get("anyOf", ()), *node.get("oneOf", ())] if mixed else ())]
+        branches = [cast("Schema", branch) for branch in together if isinstance(branch, Mapping)]
+        open_targets |= {branch["$ref"] for branch in branches if isinstance(branch.get("$ref"), str)}
+
+    def visit(place: str, node: Schema, *, may_close: bool) -> Schema:
+        mixed = bool(node.keys() & _OF_OBJECTS)
+
+        def inner(path: str, child: Schema) -> Schema:
+            step = path[len(place) + 1 :]
+            union = step.startswith(("anyOf[", "oneOf["))
+            together = step.startswith("allOf[") or step in ("if", "then", "else", "not") or (union and mixed)
+            below = may_close if union and not mixed else not together
+            if step.startswith(("$defs.", "definitions.")):
+                below = f"#/{step.replace('.', '/', 1)}" not in open_targets
+            return visit(path, child, may_close=below)
+
+        copy = mapped(node, inner, place)
+        says = {"additionalProperties", "unevaluatedProperties", "patternProperties"}
+        if may_close and "properties" in node and not node.keys() & (_APPLICATORS | says):
+            copy["additionalProperties"] = False
+        return copy
+
+    return visit("$", schema, may_close="#" not in open_targets)
+
+
+def _unheld_patterns(schema: Schema, refusal: Refusal) -> frozenset[object]:
+    """Returns the patterns that no grammar can enforce."""
+    every = {node["pattern"]: None for _, node in subschemas(schema) if isinstance(node.get("pattern"), str)}
+    whys = refusal([{"type": "string", "pattern": pattern} for pattern in every])
+    return frozenset(pattern for pattern, why in zip(every, whys, strict=True) if why is not None)
+
+
+def _relaxed(schema: Schema, place: str, patterns: frozenset[object], checked: list[str]) -> Schema:
+    """Returns a copy without the keywords that no grammar can enforce, among them these patterns; their JSON paths are
+    added to `checked`."""
+    copy = mapped(schema, lambda path, child: _relaxed(child, path, patterns, checked), place)
+    unheld = [key for key in copy if key in _CHECKED]
+    if "format" in copy and str(copy["format"]) not in _FORMATS:
+        unheld.append("format")
+    if isinstance(copy.get("pattern"), str) and copy["pattern"] in patterns:
+        unheld.append("pattern")
+    for key in unheld:
+        del copy[key]
+        if key != "format" or str(schema[key]) in FORMATS:  # others say nothing about a value
+            checked.append(f"{place}.{key}")
+    return copy
+
+
+def _without_counts(schema: Schema) -> Schema:
+    copy = mapped(schema, lambda _, child: _without_counts(child), "$")
+    return {key: item for key, item in copy.items() if key not in ("minProperties", "maxProperties")}
+
+
+def _culprit(schema: Schema, refusal: Refusal) -> tuple[str, str]:
+    """Returns the JSON path of the innermost subschema that is refused by itself, and the reason."""
+    defined = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    nodes = list(islice(subschemas(schema), _MOST_SUSPECTS))
+    whys = refusal([{**defined, **node} if "$ref" in str(node) else node for _, node in nodes])
+    place, found = "$", whys[0] or "it is refused"
+    for (path, _), why in zip(nodes, whys, strict=True):
+        if why is not None and path.removeprefix(place)[:1] in (".", "["):
+            place, found = path, why
+    return place, found

@@ -1,0 +1,179 @@
+"""Turns every form of `response_format` into a grammar, and a reader of the finished answer."""
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast, get_origin
+
+from pydantic import TypeAdapter, ValidationError
+
+from engine.formats.grammar.json_schema import Refusal, prepared
+from engine.formats.grammar.turn_grammar import Answer
+from engine.formats.parsing.grammar import JsonText, Node, OneOf, Pattern, Rule, Words
+from engine.runtime.guidance.matcher import accepts, grammar_of
+from engine.support.errors import RequestError, shown
+from engine.tools.check import described, schema_check
+from engine.types.types import GBNF, Choice, JsonSchema, Lark, Regex, ResponseFormat
+
+Reader: TypeAlias = Callable[[str], Any]
+"""Converts a finished answer's content. Raises ValueError, with one sentence, if the content does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What an answer must be. `schema`: the JSON Schema as the caller, or the type, states it; None for other forms."""
+
+    answer: Answer
+    read: Reader
+    schema: Mapping[str, Any] | None = None
+
+    def shown(self, how: str) -> Mapping[str, Any]:
+        """Returns the template variable `response_format`, for chat templates that show the schema, in the form that
+        the family's template reads (`Family.shows_schema`): the schema, its JSON text, or OpenAI's dictionary holding
+        either; {} if the template shows none."""
+        if self.schema is None or not how:
+            return {}
+        text = json.dumps(self.schema, ensure_ascii=False)
+        forms: dict[str, object] = {
+            "schema": self.schema,
+            "text": text,
+            "openai": {"type": "json_schema", "json_schema": {"name": "answer", "schema": self.schema}},
+            "cohere": {"type": "json_schema", "json_schema": text},
+        }
+        return {"response_format": forms[how]}
+
+
+def response_of(given: object, refusal: Refusal) -> Response | None:
+    """Returns the record for a caller's `response_format`; None if any text is allowed. `refusal` returns why no
+    grammar can be made of a schema.
+
+    Raises RequestError for an invalid `response_format`, and for a schema that cannot be enforced.
+    """
+    match given:
+        case None | {"type": "text"} | ResponseFormat(type="text"):
+            return None
+        case JsonSchema(schema):
+            return _by_schema(schema, refusal)
+        case ResponseFormat(type="json_object", json_schema=None):
+            return _by_schema({"type": "object"}, refusal)
+        case ResponseFormat(json_schema=schema):
+            return _by_schema(schema or {}, refusal)
+        case {"type": "json_object"}:
+            schema = cast("Mapping[str, Any]", given).get("schema")
+            return _by_schema({"type": "object"} if schema is None else _mapping(schema), refusal)
+        case {"type": "json_schema"}:
+            return _by_schema(_named_schema(cast("Mapping[str, Any]", given)), refusal)
+        case Choice(options):
+            return _choice(options)
+        case Regex(pattern):
+            return _text(Pattern(pattern), {}, _matched(grammar_of(Regex(pattern))))
+        case Lark() | GBNF():
+            grammar = grammar_of(given)
+            return _text(Rule("answer"), {"answer": grammar}, _matched(grammar))
+        case Mapping():
+            raise RequestError(
+                "response_format is a dictionary without a `type` that OpenAI defines; for a JSON Schema write "
+                "JsonSchema({...}), or in OpenAI's form "
+                '{"type": "json_schema", "json_schema": {"name": "...", "schema": {...}}}.'
+            )
+        case _:
+            return _by_type(given, refusal)
+
+
+def _by_schema(schema: object, refusal: Refusal) -> Response:
+    ready = prepared(schema, refusal, "The schema of response_format", close=False)
+    stated = cast("Mapping[str, Any]", schema) if isinstance(schema, Mapping) else None
+    check = schema_check("The keywords of response_format", stated or {})
+
+    def read(content: str) -> Any:
+        value = _json(content)
+        if (reason := check(value)) is not None:
+            raise ValueError(f"The answer does not fit the schema: {reason}")
+        return value
+
+    return Response(Answer(JsonText(ready.schema)), read, stated)
+
+
+def _by_type(kind: Any, refusal: Refusal) -> Response:
+    try:
+        if not (isinstance(kind, type) or get_origin(kind) is not None):
+            raise TypeError("it is not a type")
+        adapter: TypeAdapter[Any] = TypeAdapter(kind)
+        schema, name = adapter.json_schema(), str(getattr(kind, "__name__", "the type"))
+    except Exception as error:
+        first = described(error).strip().partition("\n")[0].rstrip(".")
+        raise RequestError(
+            f"response_format={shown(kind)} has no JSON Schema ({first}). Give a type (a pydantic model, a "
+            "dataclass, list[...]), JsonSchema({...}), Choice([...]), Regex(...), Lark(...), GBNF(...) or OpenAI's "
+            "dictionary."
+        ) from error
+    ready = prepared(schema, refusal, f"The schema of {name}", close=True)
+
+    def read(content: str) -> Any:
+        try:
+            return adapter.validate_json(content.strip())
+        except ValidationError as error:
+            parts = (f"{'.'.join(map(str, item['loc']))}: {item['msg']}".removeprefix(": ") for item in error.errors())
+            raise ValueError(f"The answer does not fit the type: {'; '.join(parts)[:400]}.") from error
+
+    return Response(Answer(JsonText(ready.schema)), read, schema)
+
+
+def _choice(options: object) -> Response:
+    texts = list(cast("Collection[object]", options)) if isinstance(options, Collection) else []
+    if isinstance(options, str) or not texts or not all(isinstance(text, str) and text for text in texts):
+        raise RequestError(
+            f"Choice takes a list of one or more texts, none of them empty; it has {shown(cast('object', options))}."
+        )
+    if len(texts) > _MOST_OPTIONS:
+        raise RequestError(f"Choice has {len(texts):,} options; {_MOST_OPTIONS:,} are allowed.")
+    allowed = dict.fromkeys(cast("list[str]", texts))
+
+    def read(content: str) -> str:
+        if content not in allowed:
+            raise ValueError(f"The answer is none of the texts to choose from: {shown(content)}.")
+        return content
+
+    return _text(OneOf(tuple(map(Words, allowed))), {}, read)
+
+
+_MOST_OPTIONS = 10_000
+
+
+def _text(node: Node, callers: Mapping[str, str], read: Reader) -> Response:
+    return Response(Answer(node, callers, exact=True), read)
+
+
+def _matched(grammar: str) -> Reader:
+    def read(content: str) -> str:
+        if not accepts(grammar, content):
+            raise ValueError(f"The answer does not match the grammar as a whole: {shown(content)}.")
+        return content
+
+    return read
+
+
+def _named_schema(given: Mapping[str, Any]) -> object:
+    """Returns the schema inside OpenAI's dictionary, of Chat Completions (`json_schema.schema`) or Responses
+    (`schema`)."""
+    inner = given.get("json_schema", given)
+    schema = cast("Mapping[str, Any]", inner).get("schema") if isinstance(inner, Mapping) else None
+    if not isinstance(schema, Mapping | bool):
+        raise RequestError(
+            'response_format of type "json_schema" needs "json_schema": {"name": "...", "schema": {...}}; its '
+            f"schema is {shown(schema)}."
+        )
+    return cast("object", schema)
+
+
+def _mapping(schema: object) -> object:
+    if not isinstance(schema, Mapping):
+        raise RequestError(f'The "schema" of response_format must be a JSON Schema, not {shown(schema)}.')
+    return cast("object", schema)
+
+
+def _json(content: str) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"The answer is not complete JSON: {error}.") from error

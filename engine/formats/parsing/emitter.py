@@ -1,0 +1,292 @@
+"""Turns classified text into events: numbers the parts, drops markup's white space at the edges, gives calls their
+ids.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+from engine.formats.parsing.reader import Reader
+from engine.tools import json_value
+from engine.types.events import ContentDelta, Event, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
+from engine.types.parts import CallError
+from engine.types.types import Tool
+
+Kind = Literal["reasoning", "content"]
+_NULL = "null"
+_QUOTES = frozenset("`'\"“‘«")
+
+
+class Emitter:
+    """Collects the events of one turn, and knows whether it is inside reasoning.
+
+    `hide_reasoning` leaves reasoning out of the events (it still takes a part number).
+    """
+
+    __slots__ = (
+        "_call",
+        "_fragments",
+        "_ids",
+        "_open",
+        "_out",
+        "_part",
+        "calls",
+        "hide_reasoning",
+        "in_reasoning",
+        "tools",
+    )
+
+    def __init__(self, tools: Mapping[str, Tool] | None, id_salt: str = "", *, hide_reasoning: bool = False) -> None:
+        self._out: list[Event] = []
+        self._open: tuple[Kind | int, int] | None = None
+        self._fragments: list[str] = []
+        self.tools = tools
+        self.in_reasoning = False
+        self.hide_reasoning = hide_reasoning
+        self.calls = 0
+        self._call: CallEmitter | None = None
+        self._part = -1
+        self._ids = id_salt
+
+    def next_part(self) -> int:
+        self._part += 1
+        return self._part
+
+    def delta(self, what: Kind | int, text: str, part: int) -> None:
+        """Add text to a span, or to the call with that index. Adjacent fragments become one event."""
+        if what == "reasoning" and self.hide_reasoning:
+            return
+        if self._open is None or self._open[1] != part:
+            if self._open is not None:
+                self._settle()
+            self._open = (what, part)
+        self._fragments.append(text)
+
+    def emit(self, event: Event) -> None:
+        """Emit an event that is not a delta."""
+        self._settle()
+        self._out.append(event)
+
+    def drain(self) -> list[Event]:
+        """Returns the events since the last drain."""
+        if self._open is not None:
+            self._settle()
+        out, self._out = self._out, []
+        return out
+
+    def restart(self) -> None:
+        """Drop the events so far, which belong to the prompt: the output's calls are counted from 0. A call that is
+        still open belongs to the output, and is emitted again from its start."""
+        self.drain()
+        self.calls = 0
+        if self._call is not None and self._call.is_open:
+            self.calls = 1
+            self._call.again()
+
+    def _settle(self) -> None:
+        if self._open is None:
+            return
+        (what, part), self._open = self._open, None
+        text = self._fragments[0] if len(self._fragments) == 1 else "".join(self._fragments)
+        self._fragments.clear()
+        if what == "reasoning":
+            self._out.append(ReasoningDelta(text, part))
+        elif what == "content":
+            self._out.append(ContentDelta(text, part))
+        else:
+            self._out.append(ToolCallDelta(what, text, part))
+
+    def call(self, name: str, id_: str | None, *, id_follows: bool = False) -> "CallEmitter":
+        """Begin a call. `id_follows`: the family writes the id after the arguments."""
+        index, self.calls = self.calls, self.calls + 1
+        made = self.made_id(index, name)
+        start = ToolCallStart(index, "" if id_follows and not id_ else id_ or made, name, self.next_part())
+        self.emit(start)
+        self._call = CallEmitter(self, start, made if id_follows and not id_ else None)
+        return self._call
+
+    def declared(self, name: str) -> str:
+        """Returns the declared name for a name that a model wrote: models add namespaces to names that have none."""
+        if self.tools is None or name in self.tools:
+            return name
+        bare = name.rpartition(".")[2]
+        return bare if bare in self.tools else name
+
+    def made_id(self, index: int, name: str) -> str:
+        """Returns `call_` and 24 hexadecimal digits. Parsing the same text again gives the same ids; another salt gives
+        others."""
+        digest = hashlib.blake2b(
+            f"{self._ids}\0{index}\0{name}".encode(errors="surrogatepass"), digest_size=12
+        ).hexdigest()
+        return f"call_{digest}"
+
+
+class CallEmitter:
+    """One call's events: fragments of arguments, then the end with its error."""
+
+    __slots__ = ("_emitter", "_fragments", "_index", "_late_id", "_null", "_part", "_start", "is_open", "name")
+
+    def __init__(self, emitter: Emitter, start: ToolCallStart, late_id: str | None) -> None:
+        self._emitter = emitter
+        self._start = start
+        self._index = start.index
+        self._part = start.part
+        self._fragments: list[str] = []
+        self._late_id = late_id
+        self._null = ""
+        self.name = start.name
+        self.is_open = True
+
+    def again(self) -> None:
+        """Emit the call's events so far again, as the turn's first call."""
+        self._index = 0
+        self._emitter.emit(replace(self._start, index=0))
+        for text in self._fragments:
+            self._emitter.delta(0, text, self._part)
+
+    def write(self, text: str) -> None:
+        """Add a fragment of the arguments' JSON text. `null` is held back: it means no arguments."""
+        if not self._fragments:
+            text, self._null = self._null + text, ""
+            if _NULL.startswith(text):
+                self._null = text
+                return
+        self._out(text)
+
+    def _out(self, text: str) -> None:
+        if text:
+            self._fragments.append(text)
+            self._emitter.delta(self._index, text, self._part)
+
+    def end(self, error: CallError | None = None, id_: str | None = None) -> None:
+        """End the call. If there is no error yet, its arguments are checked: JSON, an object, valid for the tool."""
+        if error is None and not self._fragments and self._null in ("", _NULL):
+            self._null = "{}"
+        self._out(self._null)
+        arguments = "".join(self._fragments)
+        if error is None:
+            arguments = arguments.strip()
+            error = self._judge(arguments)
+        late = (id_ or self._late_id) if self._late_id is not None else None
+        self.is_open = False
+        self._emitter.emit(ToolCallEnd(self._index, arguments, error, self._part, id=late))
+
+    def _judge(self, arguments: str) -> CallError | None:
+        try:
+            value = json_value(arguments)
+        except ValueError:
+            return "malformed"
+        if not self.name:
+            return "malformed"
+        tools = self._emitter.tools
+        if tools is not None and self.name not in tools:
+            return "unknown_tool"
+        if not isinstance(value, dict):
+            return "invalid_arguments"
+        check = tools[self.name].check if tools is not None else None
+        return "invalid_arguments" if check is not None and check(value) is not None else None
+
+
+class Span:
+    """A span of text between markers: emits text, but holds back white space that may belong to the next marker.
+
+    White space that the template writes around a marker is dropped (`lead` after the opening one, `Mark.before` of the
+    closing one), all other text is exact. A span of only white space is dropped, unless its end is exact. `edge` is the
+    trace's kind for dropped white space.
+    """
+
+    __slots__ = ("_edge", "_emitter", "_held", "_kind", "_last", "_lead", "_part", "_reader")
+
+    def __init__(self, emitter: Emitter, reader: Reader, kind: Kind, lead: str = "", edge: str = "space") -> None:
+        self._emitter = emitter
+        self._reader = reader
+        self._kind: Kind = kind
+        self._lead = lead
+        self._edge = edge
+        self._held: list[str] = []
+        self._last = ""
+        self._part = -1
+
+    @property
+    def blank(self) -> bool:
+        """Whether the span has only white space so far."""
+        return self._part < 0
+
+    @property
+    def begins_line(self) -> bool:
+        """Whether only white space precedes the next character on its line."""
+        return self.blank or any("\n" in text for text in self._held)
+
+    @property
+    def quotes(self) -> bool:
+        """Whether a quotation mark directly precedes the next character."""
+        return not self._held and self._last[-1:] in _QUOTES
+
+    def write(self, text: str) -> None:
+        """Add text."""
+        self._last = text
+        stripped = text.rstrip()
+        if not stripped:
+            self._held.append(text)
+            return
+        stripped = self._let_go() + stripped
+        if text[-1:].isspace():
+            self._held.append(text[len(text.rstrip()) :])
+        if self._part < 0:
+            dropped = common_prefix(stripped, self._lead)
+            self._reader.note(self._edge, stripped[:dropped])
+            stripped = stripped[dropped:]
+        self._emit(stripped)
+
+    def end(self, before: str = "", *, exact: bool = False) -> None:
+        """End the span at a marker that has this white space before it in the template, or at the end of the input.
+        `exact`: white space alone counts as text."""
+        held = self._let_go()
+        if self._part < 0:
+            dropped = common_prefix(held, self._lead) if exact else len(held)
+            self._reader.note(self._edge, held[:dropped])
+            held = held[dropped:]
+        kept = len(held) - common_suffix(held, before)
+        if kept:
+            self._emit(held[:kept])
+        self._reader.note("space" if self._kind == "content" else self._edge, held[kept:])
+
+    def settle(self) -> None:
+        """Keep the held white space: the markup that follows means nothing here and is left out. (A blank span stays
+        blank.)"""
+        self._lead = ""
+        held = self._let_go()
+        if self._part >= 0 and held:
+            self._emit(held)
+        elif held:
+            self._reader.note(self._edge, held)
+
+    def _let_go(self) -> str:
+        if not self._held:
+            return ""
+        held = "".join(self._held)
+        self._held.clear()
+        return held
+
+    def _emit(self, text: str) -> None:
+        text = self._reader.own(self._kind, text)
+        if self._part < 0:
+            self._part = self._emitter.next_part()
+        if text:
+            self._emitter.delta(self._kind, text, self._part)
+
+
+def common_prefix(text: str, other: str) -> int:
+    """Returns the length of the common prefix."""
+    count = 0
+    for a, b in zip(text, other, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+def common_suffix(text: str, other: str) -> int:
+    """Returns the length of the common suffix."""
+    return common_prefix(text[::-1], other[::-1])

@@ -1,0 +1,513 @@
+"""Calls whose arguments are elements of a tree: a bare dictionary, `call:f{key:<|"|>text<|"|>,n:1}` (Gemma), or nested
+tags, where the parameter's name is the tag, objects nest and arrays are `item`s (MiniMax M3).
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+from engine.formats.families import ToolSyntax
+from engine.formats.parsing.argument_text import Schemas, coerced, quoted, typed, unwrapped
+from engine.formats.parsing.grammar import (
+    NOTHING,
+    JsonText,
+    Marker,
+    Member,
+    NestedNotation,
+    Node,
+    Pattern,
+    Repeat,
+    Rules,
+    Schema,
+    Until,
+    Values,
+    Words,
+    arranged,
+    bounds,
+    in_order,
+    listed,
+    maybe,
+    one_of,
+    separated,
+    whole_pattern,
+)
+from engine.formats.parsing.json_reader import Outcome
+from engine.formats.parsing.reader import CONTROL, Reader, Reading, Spelling, compiled
+from engine.formats.parsing.shapes.pythonic import LiteralReader, Write
+from engine.formats.parsing.shapes.section import Section
+from engine.tools import DEEPEST, json_value
+from engine.types.types import Tool
+
+_CONSTANTS = {"None": "null", "True": "true", "False": "false"}
+_BARE = re.compile(rf"[^,{{}}\[\]:<{CONTROL}]+")
+
+
+class DictionaryShape:
+    """`open name{key:value, ..} close`."""
+
+    def __init__(self, section: Section, spelling: Spelling) -> None:
+        self._section = section
+        self._reader: Reader = section.reader
+        self._literals = LiteralReader(section.reader)
+        self._quote = compiled(spelling.text(section.syntax.quote))
+        self._key_ends = compiled(*self._quote.literals, *section.closers.literals, ":")
+        self._name_ends = compiled("{", *section.closers.literals)
+
+    def read(self) -> Reading[str]:
+        """One call, after its opening marker."""
+        reader, section = self._reader, self._section
+        name = yield from section.name(self._name_ends)
+        if name is None:
+            return ""
+        call = section.begin(name)
+        outcome = Outcome.COMPLETE
+        if reader.buffer.startswith("{", reader.pos):
+            outcome = yield from self._value(call.write)
+        if outcome is Outcome.TRUNCATED:
+            call.end("truncated")
+            return ""
+        if outcome is Outcome.COMPLETE:
+            call.end()
+            yield from section.superfluous(section.closers.literals)
+            yield from reader.space()
+        else:
+            yield from section.rest_is_malformed(call, *section.closers.literals)
+        yield from section.call_closed()
+        return ""
+
+    def _value(self, write: Write, depth: int = 0) -> Reading[Outcome]:
+        reader = self._reader
+        if depth > DEEPEST:
+            return Outcome.MALFORMED
+        yield from reader.space("arguments")
+        if (yield from reader.match(self._quote, "arguments")):
+            return (yield from self._string(write))
+        if reader.cut_marker(self._quote) or not (yield from reader.more()):
+            return Outcome.TRUNCATED
+        char = reader.buffer[reader.pos]
+        if char in "{[":
+            reader.take(1, "arguments")
+            return (yield from self._members(write, "}" if char == "{" else "]", depth + 1))
+        if char in "\"'":
+            return (yield from self._literals.value(write))
+        return (yield from self._bare(write))
+
+    def _members(self, write: Write, close: str, depth: int) -> Reading[Outcome]:
+        reader = self._reader
+        write("{" if close == "}" else "[")
+        some = False
+        while True:
+            yield from reader.space("arguments")
+            if not (yield from reader.more()):
+                return Outcome.TRUNCATED
+            char = reader.buffer[reader.pos]
+            if char == ",":
+                reader.take(1, "arguments")
+                continue
+            if char == close:
+                write(reader.take(1, "arguments"))
+                return Outcome.COMPLETE
+            separator = ", " if some else ""
+            if close == "}":
+                key = yield from self._key()
+                if key is None:
+                    return Outcome.MALFORMED if reader.left else Outcome.TRUNCATED
+                separator += f"{key}: "
+            write(separator)
+            some = True
+            outcome = yield from self._value(write, depth)
+            if outcome is not Outcome.COMPLETE:
+                return outcome
+
+    def _key(self) -> Reading[str | None]:
+        """Consume a key and its colon, and return the key as a JSON string; None if there is none."""
+        reader = self._reader
+        parts: list[str] = []
+        quoted_ = yield from reader.match(self._quote, "key")
+        if not quoted_ and reader.cut_marker(self._quote):
+            return None
+        if quoted_:
+            yield from reader.until(self._key_ends, parts.append)
+            reader.note("key", "".join(parts))
+            if not (yield from reader.match(self._quote, "key")):
+                reader.cut_marker(self._quote)
+                return None
+        else:
+            while (yield from reader.more()):
+                run = _BARE.match(reader.buffer, reader.pos)
+                if run is None:
+                    break
+                parts.append(reader.take(run.end() - reader.pos, "key"))
+        yield from reader.space("key")
+        if not (yield from reader.more()) or reader.buffer[reader.pos] != ":":
+            return None
+        reader.take(1, "key")
+        text = "".join(parts)
+        return f'"{quoted(text if quoted_ else text.strip().strip(chr(34) + chr(39)))}"'
+
+    def _string(self, write: Write) -> Reading[Outcome]:
+        reader = self._reader
+        write('"')
+
+        def string(text: str) -> None:
+            reader.note("arguments", text)
+            write(quoted(reader.plain(text)))
+
+        def cut(text: str) -> None:
+            reader.note("arguments", text)
+
+        if (yield from reader.until(self._quote, string, tail=cut)) is None:
+            return Outcome.TRUNCATED
+        yield from reader.match(self._quote, "arguments")
+        write('"')
+        return Outcome.COMPLETE
+
+    def _bare(self, write: Write) -> Reading[Outcome]:
+        reader = self._reader
+        parts: list[str] = []
+        while (yield from reader.more()):
+            run = _BARE.match(reader.buffer, reader.pos)
+            if run is None:
+                break
+            parts.append(reader.take(run.end() - reader.pos, "arguments"))
+        else:
+            return Outcome.TRUNCATED
+        text = "".join(parts).strip()
+        if not text:
+            return Outcome.MALFORMED
+        text = _CONSTANTS.get(text, text)
+        try:
+            json_value(text)
+        except ValueError:
+            text = f'"{quoted(text)}"'
+        write(text)
+        return Outcome.COMPLETE
+
+
+_ITEM = "item"
+_ARRAY = frozenset(["array"])
+_EMPTY: Mapping[frozenset[str] | None, str] = {frozenset(["object"]): "{}", _ARRAY: "[]"}
+
+
+class NestedShape:
+    """`open name name_end (tag[0] key tag[1] value tag[2] key tag[1])* close`."""
+
+    def __init__(self, section: Section, spelling: Spelling) -> None:
+        syntax = section.syntax
+        self._section = section
+        self._reader: Reader = section.reader
+        begin, self._tag_end, end = (spelling.text(text) for text in syntax.tag)
+        name_end = spelling.mark(syntax.name_end).text
+        self._is_name_end = compiled(name_end)
+        self._name_ends = compiled(name_end, *section.closers.literals)
+        self._begin, self._end = compiled(begin), compiled(end)
+        self._edge = compiled(begin, end, *section.closers.literals)
+        self._tag_ends = compiled(self._tag_end)
+
+    def read(self) -> Reading[str]:
+        """One call, after its opening marker."""
+        reader, section = self._reader, self._section
+        name = yield from section.name(self._name_ends)
+        if name is None:
+            return ""
+        yield from reader.match(self._is_name_end)
+        call = section.begin(name)
+        outcome = yield from self._elements(call.write, section.schemas(call.name), None)
+        if outcome is Outcome.MALFORMED:
+            yield from section.rest_is_malformed(call, *section.closers.literals)
+        elif outcome is Outcome.TRUNCATED:
+            call.end("truncated")
+            return ""
+        else:
+            call.end()
+        yield from section.call_closed()
+        return ""
+
+    def _elements(self, write: Write, schemas: Schemas, array: bool | None, depth: int = 0) -> Reading[Outcome]:
+        """Read elements up to their parent's closing tag (not consumed). `array` None: the call itself, always an
+        object."""
+        reader = self._reader
+        if depth > DEEPEST:
+            return Outcome.MALFORMED
+        children = _Items(write) if array else _Members(write, schemas, whole=array is False)
+        while True:
+            yield from reader.space()
+            hit = (yield from reader.starts(self._edge)) if (yield from reader.more()) else None
+            if hit is None and (not reader.left or reader.cut_marker(self._edge)):
+                complete = array is None and not reader.cut
+                break
+            if hit is None:
+                return Outcome.MALFORMED
+            if hit not in self._begin.literals:
+                complete = True
+                break
+            reader.take(len(hit), "marker")
+            key = yield from self._tag()
+            if key is None:
+                return Outcome.TRUNCATED
+            if children.has(key):
+                return Outcome.MALFORMED  # which of the two values is meant cannot be known
+            child = schemas.items() if array else schemas.child(key)
+            outcome = yield from self._element(children.child(key), child, key, depth)
+            if outcome is not Outcome.COMPLETE:
+                return outcome
+        if not complete:
+            return Outcome.TRUNCATED
+        children.end()
+        return Outcome.COMPLETE
+
+    def _tag(self) -> Reading[str | None]:
+        """Read the rest of a tag, after its opening mark. Returns None if the input ended."""
+        parts: list[str] = []
+        hit = yield from self._reader.until(self._tag_ends, parts.append)
+        self._reader.note("key", "".join(parts))
+        if hit is None:
+            return None
+        yield from self._reader.match(self._tag_ends)
+        return "".join(parts).strip()
+
+    def _element(self, write: Write, schema: Schemas, key: str, depth: int) -> Reading[Outcome]:
+        """Read one element's value and its closing tag."""
+        reader = self._reader
+        hit = yield from reader.starts(self._edge)
+        if hit in self._begin.literals:
+            outcome = yield from self._children(write, schema, depth)
+        else:
+            outcome = yield from self._text(write, schema)
+        if outcome is not Outcome.COMPLETE:
+            return outcome
+        if not (yield from reader.match(self._end)):
+            return Outcome.MALFORMED if reader.left and not reader.cut_marker(self._end) else Outcome.TRUNCATED
+        closed = yield from self._tag()
+        if closed is None:
+            return Outcome.TRUNCATED
+        return Outcome.COMPLETE if closed == key else Outcome.MALFORMED
+
+    def _children(self, write: Write, schema: Schemas, depth: int) -> Reading[Outcome]:
+        """Read nested elements: an array if the first is an item (unless the schema's type is object)."""
+        reader = self._reader
+        begin = self._begin.literals[0]
+        tag = begin + _ITEM + self._tag_end
+        array = (yield from reader.starts(compiled(tag))) is not None and schema.own() != frozenset(["object"])
+        return (yield from self._elements(write, schema, array, depth + 1))
+
+    def _text(self, write: Write, schema: Schemas) -> Reading[Outcome]:
+        """Read a value without elements inside: text if the schema allows a string, else JSON if it is valid JSON."""
+        reader, types = self._reader, schema.own()
+        literal = _is_text(types)
+        parts: list[str] = []
+
+        def take(text: str) -> None:
+            reader.note("arguments", text)
+            if literal:
+                write(quoted(reader.plain(text)))
+            else:
+                parts.append(reader.plain(text))
+
+        if literal:
+            write('"')
+        hit = yield from reader.until(self._edge, take, tail=lambda text: reader.note("arguments", text))
+        if hit is None:
+            return Outcome.TRUNCATED
+        write('"' if literal else _value("".join(parts), types, schema))
+        return Outcome.COMPLETE
+
+
+def _is_text(types: frozenset[str] | None) -> bool:
+    """Whether a value is taken literally: if the schema allows a string, the value is one."""
+    return types is not None and "string" in types
+
+
+def _value(text: str, types: frozenset[str] | None, schema: Schemas) -> str:
+    """Returns the JSON of a value that is not taken literally. If an array is expected, anything else becomes its
+    item."""
+    if types in _EMPTY and not text.strip():
+        return _EMPTY[types]
+    if types != _ARRAY or (array := coerced(text, _ARRAY)) is None:
+        items = schema.items().own() if types == _ARRAY else types
+        return f'"{quoted(text)}"' if _is_text(items) else typed(text, items)
+    return array
+
+
+class _Items:
+    """The children of an array."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._some = False
+
+    def has(self, key: str) -> bool:
+        """Whether the child was written already, and can take no second value."""
+        del key
+        return False
+
+    def child(self, key: str) -> Write:
+        del key
+        self._write(", " if self._some else "[")
+        self._some = True
+        return self._write
+
+    def end(self) -> None:
+        self._write("]" if self._some else "[]")
+
+
+class _Members:
+    """The children of an object. Some models write an array as repeated elements under the array's name, so a repeated
+    child becomes an array, and only streamed text is written before the next child is known.
+
+    `whole`: the object is written only when it ends, since its children may repeat in any order.
+    """
+
+    def __init__(self, write: Write, schemas: Schemas, *, whole: bool) -> None:
+        self._write = write
+        self._schemas = schemas
+        self._whole = whole
+        self._some = False
+        self._waiting: dict[str, list[list[str]]] = {}
+        self._written: set[str] = set()
+
+    def has(self, key: str) -> bool:
+        """Whether the child was written already, and can take no second value."""
+        return key in self._written
+
+    def child(self, key: str) -> Write:
+        """Returns the function to which the next child's value is written."""
+        if not self._whole and key not in self._waiting:
+            self._flush()
+            if _is_text(self._schemas.child(key).own()):
+                self._key(key)
+                return self._write
+        values = self._waiting.setdefault(key, [])
+        values.append([])
+        return values[-1].append
+
+    def _key(self, key: str) -> None:
+        self._write(f'{", " if self._some else "{"}"{quoted(key)}": ')
+        self._some = True
+        self._written.add(key)
+
+    def _flush(self) -> None:
+        for key, values in self._waiting.items():
+            self._key(key)
+            self._write(_joined(["".join(value) for value in values], self._schemas.child(key)))
+        self._waiting.clear()
+
+    def end(self) -> None:
+        """Write what is left, and the end of the object."""
+        wrapped = None if self._whole or self._some else self._wrapped()
+        self._flush()
+        self._write(wrapped or ("}" if self._some else "{}"))
+
+    def _wrapped(self) -> str | None:
+        """Returns the object inside the only child if its keys are the tool's parameters, and drop the child."""
+        if len(self._waiting) != 1 or not self._schemas.names:
+            return None
+        ((key, values),) = self._waiting.items()
+        found = None if key in self._schemas.names else unwrapped(key, "".join(values[-1]), self._schemas.names)
+        if found is not None:
+            self._waiting.clear()
+        return found
+
+
+def _joined(values: Sequence[str], schema: Schemas) -> str:
+    """Join the values of one name: an array if there are several, or if the schema requires one."""
+    if len(values) == 1 and (schema.own() != _ARRAY or values[0].startswith("[")):
+        return values[0]
+    return f"[{', '.join(values)}]"
+
+
+_BARE_KEY = re.compile(r"[A-Za-z_][\w.\-]*")
+_ANY_KEY = Pattern(r"\w[\w.\-]{0,100}")
+
+
+def dictionary_grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
+    """Returns the grammar of one to `most` calls as bare dictionaries, with the markers around them."""
+    notation = _Bare(syntax, rules)
+
+    def call(tool: Tool) -> Node:
+        arguments = Values(tool.parameters, notation, rules, notation).arguments()
+        return in_order(Words(tool.name), notation.members(*arguments))
+
+    return arranged(syntax, one_of(*map(call, tools)), most)
+
+
+class _Bare(NestedNotation):
+    """The notation with bare keys and strings between quote marks."""
+
+    def __init__(self, syntax: ToolSyntax, rules: Rules) -> None:
+        self._quote = syntax.quote
+        self._rules = rules
+
+    def text(self, schema: Schema) -> Node:
+        pattern = whole_pattern(schema, self._rules)
+        return in_order(Marker(self._quote), Until(self._quote, (self._quote,), pattern, *bounds(schema)))
+
+    def constant(self, value: str | float | bool | None) -> Node:
+        if isinstance(value, str):
+            return in_order(Marker(self._quote), Words(value), Marker(self._quote))
+        return Words(json.dumps(value))
+
+    def array(self, item: Node, least: int, most: int | None) -> Node:
+        return in_order(Words("["), listed(item, least, most, ","), Words("]"))
+
+    def members(self, members: Sequence[Member], others: Node | None = None) -> Node:
+        ranked = sorted(members, key=lambda member: member.key.lower())  # as these families' templates sort them
+        pairs = [(in_order(self._key(member.key), Words(":"), member.value), member.required) for member in ranked]
+        if others is not None:
+            pairs.append((listed(in_order(_ANY_KEY, Words(":"), others), 1, None, ","), False))
+        return in_order(Words("{"), separated(pairs, Words(","), self._rules), Words("}"))
+
+    def _key(self, key: str) -> Node:
+        return Words(key) if _BARE_KEY.fullmatch(key) else self.constant(key)
+
+
+def nested_grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
+    """Returns the grammar of one to `most` calls whose arguments are nested elements, with the markers around them."""
+    notation = _Elements(syntax, rules)
+
+    def call(tool: Tool) -> Node:
+        arguments = Values(tool.parameters, notation, rules, notation).arguments()
+        return in_order(Words(tool.name), Marker(syntax.name_end), notation.elements(*arguments))
+
+    return arranged(syntax, one_of(*map(call, tools)), most)
+
+
+class _Elements(NestedNotation):
+    """The notation with an element for each member. Every value includes the opening mark of its closing tag."""
+
+    def __init__(self, syntax: ToolSyntax, rules: Rules) -> None:
+        self._begin, self._tag_end, self._end = syntax.tag
+        self._without = (self._begin, self._end)
+        self._rules = rules
+
+    def elements(self, members: Sequence[Member], others: Node | None = None) -> Node:
+        """Returns elements for these members, one after the other, then those of other names."""
+        found = [(self._element(Words(member.key), member.value), member.required) for member in members]
+        # No grammar can make an end tag repeat any name: one that differs makes the call malformed.
+        further = NOTHING if others is None else Repeat(self._element(_ANY_KEY, others))
+        return in_order(*(element if required else maybe(element) for element, required in found), further)
+
+    def text(self, schema: Schema) -> Node:
+        pattern = whole_pattern(schema, self._rules)
+        return Until(self._end, self._without, pattern, *bounds(schema))
+
+    def constant(self, value: str | float | bool | None) -> Node:
+        return self._closed(Words(value if isinstance(value, str) else json.dumps(value)))
+
+    def array(self, item: Node, least: int, most: int | None) -> Node:
+        return self._closed(Repeat(self._element(Words(_ITEM), item), least, most))
+
+    def members(self, members: Sequence[Member], others: Node | None = None) -> Node:
+        return self._closed(self.elements(members, others))
+
+    def json(self, schema: Schema, root: Schema) -> Node:
+        return self._closed(JsonText(schema, root))
+
+    def _any_type(self, item: Node) -> Node:
+        return one_of(self.text({}), self._closed(Repeat(self._element(_ANY_KEY, item), 1)))
+
+    def _closed(self, value: Node) -> Node:
+        return in_order(value, Marker(self._end))
+
+    def _element(self, key: Node, value: Node) -> Node:
+        return in_order(Marker(self._begin), key, Marker(self._tag_end), value, key, Marker(self._tag_end))

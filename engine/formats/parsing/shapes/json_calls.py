@@ -1,0 +1,269 @@
+"""Calls written as JSON objects: `{"name": .., "arguments": {..}}`, an array of such, or several."""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from engine.formats.families import ToolSyntax
+from engine.formats.parsing.emitter import CallEmitter, Emitter
+from engine.formats.parsing.grammar import JsonText, Marker, Node, Rules, arranged, edges, in_order, relocated
+from engine.formats.parsing.json_reader import LONE_SURROGATE, JsonReader, Outcome
+from engine.formats.parsing.reader import WINDOW, Reading, compiled
+from engine.formats.parsing.shapes.pythonic import LiteralReader
+from engine.formats.parsing.shapes.section import Section
+from engine.types.types import Tool
+
+WRAPPERS = ("function", "tool_call")
+_NEXT = re.compile(r"\s*[;,]?\s*\{")
+_MAYBE_NEXT = re.compile(r"\s*[;,]?\s*")
+_FENCE = compiled("```json", "```")
+
+
+class JsonShape:
+    """Reads `{"name": .., "arguments": {..}}`, an array of such objects, or several."""
+
+    def __init__(self, section: Section) -> None:
+        self._section = section
+        self._reader = section.reader
+        self._json = JsonReader(section.reader, (section.close.text,), section.hard)
+
+    def raw_writer(self, call: CallEmitter) -> Callable[[str], None]:
+        """Returns a function that writes text unchanged into the call's arguments."""
+        return self._section.raw_writer(call)
+
+    def read(self) -> Reading[str]:
+        """Read the calls of a section, including its closing marker if it has one."""
+        reader, section = self._reader, self._section
+        in_array = some = False
+        while True:
+            yield from reader.space()
+            if not (yield from reader.more()):
+                return ""
+            if (yield from section.closed()):
+                return section.close.after
+            char = reader.buffer[reader.pos]
+            if char == "{":
+                yield from self.call(listed=in_array)
+                some = True
+                if not in_array and not section.close.text and not (yield from self.another()):
+                    return ""
+            elif char == "[" and not in_array and not some:
+                reader.take(1, "marker")
+                in_array = True
+            elif char == "]" and in_array:
+                reader.take(1, "marker")
+                in_array, some = False, True
+                if not section.close.text:
+                    return ""
+            elif some and char in ",;}]":
+                # Separators, and superfluous brackets, the most common mistake of models.
+                reader.take(1, "marker")
+            elif char == "`" and section.close.text and (yield from self._fence()):
+                continue
+            elif some or not (yield from section.no_call()):
+                return ""
+            else:
+                some, in_array = True, False
+
+    def _fence(self) -> Reading[bool]:
+        """Consume a code fence, complete or cut off."""
+        return (yield from self._reader.match(_FENCE)) or self._reader.cut_marker(_FENCE)
+
+    def another(self) -> Reading[bool]:
+        """Whether another object follows one without a closing marker; consumes the separator between them."""
+        reader = self._reader
+        while True:
+            found = _NEXT.match(reader.buffer, reader.pos)
+            if found is not None:
+                reader.take(found.end() - 1 - reader.pos, "space")
+                return True
+            undecided = _MAYBE_NEXT.match(reader.buffer, reader.pos)
+            assert undecided is not None  # it matches every text
+            if undecided.end() < len(reader.buffer) or reader.left > WINDOW:
+                return False
+            if reader.closed:
+                if undecided.group().strip():
+                    reader.take(reader.left, "space")
+                return False
+            yield
+
+    def call(self, *, listed: bool = False) -> Reading[None]:
+        """Read one call object, from its opening brace. `listed`: it is one of an array."""
+        state = _JsonCall(self._section.emitter, self._section.syntax)
+        reader = self._reader
+        reader.record = state.raw
+        outcome = yield from self._members(state)
+        reader.record = None
+        if outcome is Outcome.COMPLETE and state.call is not None:
+            cut_short = not (yield from self._section.object_ends(listed=listed))
+            outcome = Outcome.MALFORMED if cut_short else outcome
+        if outcome is Outcome.COMPLETE and state.call is not None:
+            state.call.end(None, state.id)
+        elif outcome is Outcome.TRUNCATED and (state.call is not None or reader.cut):
+            if state.call is not None:
+                state.call.end("truncated", state.id)
+        elif state.call is None:
+            call = self._section.emitter.call("", state.id)
+            call.write(reader.plain("".join(state.raw)))
+            if outcome is Outcome.COMPLETE:
+                call.end("malformed")
+            else:
+                yield from self._section.rest_is_malformed(call)
+        else:
+            yield from self._section.rest_is_malformed(state.call)
+
+    def _members(self, state: "_JsonCall", depth: int = 0) -> Reading[Outcome]:
+        reader = self._reader
+        if depth > 8:
+            return Outcome.MALFORMED
+        reader.take(1, "marker")
+        while True:
+            yield from reader.space("marker")
+            if not (yield from reader.more()):
+                return Outcome.TRUNCATED
+            char = reader.buffer[reader.pos]
+            if char == "}":
+                reader.take(1, "marker")
+                return Outcome.COMPLETE
+            if char == ",":
+                reader.take(1, "marker")
+                continue
+            if state.has_arguments and (yield from reader.starts(self._section.closers)) is not None:
+                return Outcome.COMPLETE  # a missing closing brace after complete arguments
+            state.python = state.python or char == "'"
+            key = yield from self._text(state, "marker")
+            if key is not None:
+                yield from reader.space("marker")
+                if (yield from reader.more()) and reader.buffer[reader.pos] == ":":
+                    reader.take(1, "marker")
+                    yield from reader.space("marker")
+                    outcome = yield from self._member(state, key, depth)
+                    if outcome is Outcome.COMPLETE:
+                        continue
+                    return outcome
+            return Outcome.MALFORMED if (yield from reader.more()) else Outcome.TRUNCATED
+
+    def _member(self, state: "_JsonCall", key: str, depth: int) -> Reading[Outcome]:
+        reader, syntax = self._reader, self._section.syntax
+        if not (yield from reader.more()):
+            return Outcome.TRUNCATED
+        first = reader.buffer[reader.pos]
+        if key in syntax.name_fields and state.call is None:
+            name = yield from self._text(state, "name")
+            if name is None:
+                return Outcome.MALFORMED if (yield from reader.more()) else Outcome.TRUNCATED
+            state.named(name)
+            reader.record = None
+            return Outcome.COMPLETE
+        if key in syntax.arguments_fields and not state.has_arguments:
+            state.has_arguments = True
+            return (yield from self._value(state, state.write, "arguments", unwrapped=first == '"'))
+        if key in syntax.id_fields:
+            fragments: list[str] = []
+            outcome = yield from self._value(state, fragments.append, "id")
+            state.id = _id("".join(fragments))
+            return outcome
+        if syntax.name_is_key and state.call is None:
+            state.named(key)
+            reader.record = None
+            state.has_arguments = True
+            return (yield from self._value(state, state.write, "arguments"))
+        if key in WRAPPERS and first == "{":
+            return (yield from self._members(state, depth + 1))
+        return (yield from self._value(state, lambda _: None, "marker"))
+
+    def _value(
+        self, state: "_JsonCall", write: Callable[[str], None], kind: str, *, unwrapped: bool = False
+    ) -> Reading[Outcome]:
+        """Read a member's value and pass its JSON to `write`. `unwrapped`: the value is a string that contains JSON."""
+        if state.python:
+            return (yield from LiteralReader(self._reader, kind).value(write))
+        return (yield from (self._json.unwrapped if unwrapped else self._json.value)(write, kind))
+
+    def _text(self, state: "_JsonCall", kind: str) -> Reading[str | None]:
+        """Consume a string and return its content; None if there is no complete string."""
+        if not state.python:
+            return (yield from self._json.text(kind))
+        fragments: list[str] = []
+        if (yield from LiteralReader(self._reader, kind).value(fragments.append)) is not Outcome.COMPLETE:
+            return None
+        return _string("".join(fragments))
+
+
+def _string(text: str) -> str | None:
+    """Returns the content of a JSON string; None for any other value."""
+    value = _value(text)
+    return LONE_SURROGATE.sub("\ufffd", value) if isinstance(value, str) else None
+
+
+def _id(text: str) -> str | None:
+    """Returns the id in a JSON value: a string, or an integer as text."""
+    if isinstance(value := _value(text), int) and not isinstance(value, bool):
+        return text
+    return _string(text) or None
+
+
+def _value(text: str) -> object:
+    """Returns the value of JSON text; None also for text that is not JSON, or has an integer too long for Python."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+class _JsonCall:
+    """The state of a call while its object is read; arguments that precede the name are kept until it is known."""
+
+    __slots__ = ("_emitter", "_pending", "_syntax", "call", "has_arguments", "id", "python", "raw")
+
+    def __init__(self, emitter: Emitter, syntax: ToolSyntax) -> None:
+        self._emitter = emitter
+        self._syntax = syntax
+        self._pending: list[str] = []
+        self.call: CallEmitter | None = None
+        self.id: str | None = None
+        self.has_arguments = False
+        self.python = False
+        self.raw: list[str] = []
+
+    def named(self, name: str) -> None:
+        self.call = self._emitter.call(self._emitter.declared(name), self.id, id_follows=self._syntax.id_last)
+        self.call.write("".join(self._pending))
+
+    def write(self, text: str) -> None:
+        if self.call is None:
+            self._pending.append(text)
+        else:
+            self.call.write(text)
+
+
+_ID = "^[a-zA-Z0-9_.:-]{1,40}$"
+
+
+def grammar(syntax: ToolSyntax, tools: Sequence[Tool], _: Rules, most: int | None) -> Node:
+    """Returns the grammar of one to `most` calls as JSON, with the markers around them."""
+    objects = [_call_schema(syntax, tool, f"arguments-{number}") for number, tool in enumerate(tools)]
+    defined = {name: schema for one in objects for name, schema in one.pop("$defs").items()}
+    if syntax.several == "list":
+        bounded = {} if most is None else {"maxItems": most}
+        listed = {"$defs": defined, "type": "array", "items": {"anyOf": objects}, "minItems": 1, **bounded}
+        array = JsonText(listed, indented=syntax.indented)
+        before, closing, after = edges(syntax.section[1])
+        return in_order(Marker(syntax.section[0].lstrip()), array, before, Marker(closing), after)
+    return arranged(syntax, JsonText({"$defs": defined, "anyOf": objects}), most)
+
+
+def _call_schema(syntax: ToolSyntax, tool: Tool, place: str) -> dict[str, Any]:
+    """Returns the schema of one call of the tool; the schema of its arguments is in `$defs` under `place`."""
+    arguments = {"$ref": f"#/$defs/{place}"}
+    defined = {"$defs": {place: relocated(tool.parameters, f"#/$defs/{place}")}, "type": "object"}
+    if syntax.name_is_key:
+        return {**defined, "properties": {tool.name: arguments}, "required": [tool.name], "additionalProperties": False}
+    name, key = syntax.name_fields[0], syntax.arguments_fields[0]
+    length = syntax.id_length
+    pattern = f"^[a-zA-Z0-9]{{{length}}}$" if length else _ID
+    ids = {field: {"type": "string", "pattern": pattern} for field in syntax.id_fields[:1]}
+    said = {name: {"const": tool.name}, key: arguments}
+    members = {**said, **ids} if syntax.id_last else {**ids, **said}
+    return {**defined, "properties": members, "required": [name, key], "additionalProperties": False}

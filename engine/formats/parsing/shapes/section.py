@@ -1,0 +1,353 @@
+"""A section of calls: its markers, and the steps that all shapes share in reading one."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+from engine.formats.families import ToolSyntax
+from engine.formats.parsing.argument_text import Schemas, quoted
+from engine.formats.parsing.emitter import CallEmitter, Emitter
+from engine.formats.parsing.reader import CUT, FIRST_CONTROL, WINDOW, Mark, Markers, Reader, Reading, Spelling, compiled
+
+_NAME = re.compile(r"[\w.\-:/$@]+|[\"']")
+_WORD = re.compile(r"[\"']?[\w.\-:/$@]+")
+# The same for markup that escapes some characters as HTML does.
+_ESCAPED_NAME = re.compile(r"[\w.\-:/$@&;]+|[\"']")
+_ESCAPED_WORD = re.compile(r"[\"']?[\w.\-:/$@&;]+")
+_ESCAPES = (("&quot;", '"'), ("&lt;", "<"), ("&gt;", ">"), ("&apos;", "'"), ("&amp;", "&"))
+_WRAPPER = re.compile(r" ?\w{1,40}>\s*")
+_MAYBE_WRAPPER = re.compile(r" ?\w{0,40}(?:>\s*)?")
+_SPACE = re.compile(r"\s+")
+_LONGEST_NAME = 128
+_BEHIND_OBJECT = frozenset("\r\n{[,;`<")
+
+
+class Section:
+    """The markers of one format's calls, and the steps that shapes share.
+
+    `openers` are the texts that begin a section or, if calls may come without one, a call.
+    """
+
+    def __init__(self, reader: Reader, emitter: Emitter, syntax: ToolSyntax, spelling: Spelling) -> None:
+        self.reader = reader
+        self.emitter = emitter
+        self.syntax = syntax
+        self.open, self.close = map(spelling.mark, syntax.section)
+        self.call_open, self.call_close = map(spelling.mark, syntax.call)
+        self.code_open, self.code_close = map(spelling.mark, syntax.code)
+        self.tag_open, self.tag_close = map(spelling.text, map(str.strip, syntax.section_tag))
+        self.hard = spelling.hard
+        opens = [mark for mark in (self.open, *map(spelling.mark, syntax.section_also)) if mark.text]
+        if self.tag_open:
+            opens.append(Mark(self.open.before, self.tag_open))
+        calls = [mark for mark in map(spelling.mark, (syntax.call[0], *syntax.call_also)) if mark.text]
+        if syntax.section_optional or not opens:
+            # The white space that the template writes before a section also precedes a call without one.
+            opens += [Mark(max(self.open.before, mark.before, key=len), mark.text) for mark in calls]
+        opens.extend([self.code_open] if self.code_open.text else [])
+        self.openers: Mapping[str, Mark] = {mark.text: mark for mark in opens}
+        # Where a section has markers, an opening without them does not begin a call in reasoning.
+        unwrapped = {mark.text for mark in calls} if self.open.text else set[str]()
+        self.wrappers = frozenset(self.openers) - unwrapped
+        self.closers = compiled(self.close.text, self.call_close.text)
+        self._behind_object = frozenset(
+            [*_BEHIND_OBJECT, *(text[0] for text in (*self.closers.literals, *self.openers))]
+        )
+        self.is_call = compiled(*(mark.text for mark in calls))
+        self.inside = compiled(*self.closers.literals, *self.is_call.literals, self.tag_close)
+        self._name = _ESCAPED_NAME if syntax.escaped else _NAME
+        self._word = _ESCAPED_WORD if syntax.escaped else _WORD
+        self._is_close = compiled(self.close.text)
+        self._is_call_close = compiled(self.call_close.text)
+        self._is_tag_close = compiled(self.tag_close)
+        self._resume = compiled(self.close.text, *self.openers, *self.is_call.literals)
+        self._code_end = compiled(self.code_close.text)
+        self._control = frozenset(spelling.characters.values())
+        # A marker of only white space is used as it is: Functionary ends a name with a newline. Models also break the
+        # line where the template writes nothing between a name and its arguments.
+        self.name_end = spelling.word(syntax.name_end)
+        if syntax.shape == "tagged_args":
+            self.name_end = self.name_end or "\n"
+        ends = (syntax.id_end, syntax.server_end[0], syntax.id_open, syntax.argument[0], syntax.call_empty)
+        self.name_ends = ["(", "{", *filter(None, [self.name_end, *map(spelling.word, ends)]), *self.closers.literals]
+
+    def closed(self) -> Reading[bool]:
+        """Consume the section's closing marker, under whatever name, if it is at the front."""
+        if not self.close.text:
+            return False
+        if (yield from self.reader.match(self._is_close)):
+            return True
+        return bool(self.tag_close) and (yield from self._tag_closed())
+
+    def _tag_closed(self) -> Reading[bool]:
+        reader = self.reader
+        if (yield from reader.starts(self._is_tag_close)) is None:
+            return False
+        while True:
+            rest = reader.buffer[reader.pos + len(self.tag_close) : reader.pos + WINDOW]
+            if (tag := _WRAPPER.match(rest)) is not None:
+                reader.take(len(self.tag_close) + rest.index(">", 0, tag.end()) + 1, "marker")
+                return True
+            if _MAYBE_WRAPPER.fullmatch(rest) is None:
+                return False
+            if reader.closed:
+                if reader.cut:
+                    reader.take(reader.left, "marker")
+                return reader.cut
+            yield
+
+    def tag_opened(self) -> Reading[None]:
+        """Consume the rest of an opening marker with another name, which `begins` has seen, complete or cut off."""
+        reader = self.reader
+        end = reader.buffer.find(">", reader.pos)
+        reader.take(reader.left if end < 0 else end + 1 - reader.pos, "marker")
+        yield from reader.space()
+
+    def opened_again(self, opener: str) -> Reading[None]:
+        """Consume the same opening marker where a model has doubled it."""
+        again = compiled(opener)
+        while True:
+            yield from self.reader.space("marker")
+            if not (yield from self.reader.match(again)):
+                return
+
+    def object_ends(self, *, listed: bool = False) -> Reading[bool]:
+        """Whether the text behind an object, and superfluous brackets, can stand there: another line, a marker, or
+        punctuation of JSON. If not, a quote inside a string has cut the object short. Where no marker ends a call, any
+        text may follow, unless the object is one of a list (`listed`)."""
+        reader = self.reader
+        free = not (self.closers.literals or listed)
+        while True:
+            rest = reader.buffer[reader.pos : reader.pos + WINDOW].lstrip(" \t")
+            if rest.startswith(self.closers.literals) or (rest.startswith("]") and (free or listed)):
+                return True
+            head = rest.lstrip(" \t}]")[:1]
+            if head or reader.closed or reader.left >= WINDOW:
+                known = not head or head in self._behind_object or head >= chr(FIRST_CONTROL)
+                return known or (free and rest[0] not in '"\\}')
+            yield
+
+    def superfluous(self, ends: Iterable[str]) -> Reading[None]:
+        """Consume brackets that close nothing before one of the ends, another opening, or the end of the output."""
+        reader = self.reader
+        known = [end for end in (*ends, *self.openers) if end]
+        while True:
+            rest = reader.buffer[reader.pos : reader.pos + WINDOW]
+            tail = rest.lstrip("}] \n\t")
+            if rest.lstrip()[:1] not in ("}", "]") and rest.strip():
+                return
+            if any(map(tail.startswith, known)) or (reader.closed and not tail):
+                reader.take(len(rest) - len(tail), "marker")
+                return
+            if reader.closed or len(rest) == WINDOW or not any(end.startswith(tail) for end in known):
+                return
+            yield
+
+    def call_closed(self) -> Reading[bool]:
+        """Consume the call's closing marker if it is at the front."""
+        if not self.call_close.text:
+            return False
+        return (yield from self.reader.match(self._is_call_close))
+
+    def rest_is_malformed(self, call: CallEmitter, *stops: str) -> Reading[None]:
+        """Write the following text unchanged into the call's arguments, up to a marker at which reading can resume, and
+        end the call as malformed."""
+        markers = compiled(*self._resume.literals, *stops)
+        if (yield from self.reader.until(markers, self.raw_writer(call), cuts=True)) == CUT:
+            self.reader.cut_marker(markers)
+        call.end("malformed")
+
+    def no_call(self) -> Reading[bool]:
+        """Make a malformed call without a name of the text that stands in place of a call. Returns False, without a
+        call, if a marker at which reading can resume is at the front (not consumed), or the output was cut off too
+        early to decide."""
+        reader = self.reader
+        if (yield from reader.starts(self._resume)) is not None or reader.cut_marker(self._resume):
+            return False
+        if reader.closed and reader.cut and self._word.fullmatch(reader.buffer, reader.pos):
+            reader.take(reader.left, "name")
+            return False
+        yield from self.rest_is_malformed(self.emitter.call("", None))
+        return True
+
+    def raw_writer(self, call: CallEmitter) -> Callable[[str], None]:
+        """Returns a function that writes text unchanged into the call's arguments."""
+
+        def write(text: str) -> None:
+            self.reader.note("malformed", text)
+            call.write(self.reader.plain(text))
+
+        return write
+
+    def name(self, ends: Markers) -> Reading[str | None]:
+        """Consume and return a function's name (or an id), up to one of the ends (not consumed).
+
+        Returns None if there is none. The text in its place then becomes a malformed call without a name, unless the
+        output was cut off here.
+        """
+        reader = self.reader
+        parts: list[str] = []
+        yield from reader.space()
+        while (yield from reader.starts(ends)) is None:
+            run = self._name.match(reader.buffer, reader.pos)
+            room = _LONGEST_NAME - sum(map(len, parts))
+            if run is not None and room > 0:
+                parts.append(reader.take(min(run.end() - reader.pos, room), "name"))
+                continue
+            parts.append((yield from self._space()))
+            if (yield from reader.more()) and (yield from reader.starts(ends)) is not None:
+                break
+            if reader.cut and _starts(reader.buffer[reader.pos :], ends.literals) is None:
+                reader.take(reader.left, "name")  # the beginning of an end marker
+                return None
+            if not reader.left and self._is_declared(name := self._written(parts)):
+                return name  # a call that consists of its name only
+            if reader.left or not reader.cut:
+                call = self.emitter.call("", None)
+                call.write(reader.plain("".join(parts)))
+                yield from self.rest_is_malformed(call, *self.closers.literals)
+            return None
+        return self._written(parts)
+
+    def _written(self, parts: Iterable[str]) -> str:
+        """Returns a name as written, without quotes around it."""
+        return self.unescaped(self.reader.plain("".join(parts)).strip().strip("\"'"))
+
+    def unescaped(self, text: str) -> str:
+        """Returns a name or key with escapes decoded, if the family escapes them."""
+        if self.syntax.escaped and "&" in text:
+            for escape, character in _ESCAPES:
+                text = text.replace(escape, character)
+        return text
+
+    def _is_declared(self, name: str) -> bool:
+        return name in (self.emitter.tools or {})
+
+    def _space(self) -> Reading[str]:
+        """Consume and return white space inside a name."""
+        reader = self.reader
+        parts: list[str] = []
+        while (yield from reader.more()):
+            run = _SPACE.match(reader.buffer, reader.pos)
+            if run is None:
+                break
+            parts.append(reader.take(run.end() - reader.pos, "name"))
+        return "".join(parts)
+
+    def begins(self, opener: str) -> Reading[bool]:
+        """Whether a call can follow the opener at the front, so that prose about markers stays prose. Consumes nothing.
+
+        A control token always begins one, since it cannot occur in prose.
+        """
+        if any(char in self._control for char in opener):
+            return True
+        reader = self.reader
+        while True:
+            start = reader.pos + len(opener)
+            decided = self._begins(opener, reader.buffer[start : start + WINDOW])
+            if decided is not None:
+                return decided
+            if reader.left >= len(opener) + WINDOW:
+                return False
+            if reader.closed:
+                return reader.cut or self._is_declared(reader.buffer[start:].strip().strip("\"'"))
+            yield
+
+    def _begins(self, opener: str, rest: str) -> bool | None:
+        """The same for the text after the opener; None while it is too short to tell."""
+        text = rest.lstrip()
+        if not text:
+            return None
+        if text.startswith(opener):
+            return self._begins(opener, text[len(opener) :])  # the marker stands twice
+        if opener.startswith(text):
+            return None
+        if opener == self.code_open.text:
+            return True
+        if opener == self.tag_open:
+            return self._begins_tag(rest)
+        whole = self.syntax.shape in ("json", "pythonic")
+        if whole or opener not in self.is_call.literals:
+            inside = [self.close.text] if whole else [*self.is_call.literals, self.close.text]
+            fence = ["```"] if self.syntax.shape == "json" and self.close.text else []
+            found = _starts(text, ["{", "[", *fence, *inside])
+            if found is not False or not whole:
+                return found
+        if text in ('"', "'"):
+            return None
+        if self.syntax.id_open and text[0] in "[{":
+            return True  # the older syntax of the same models
+        name = self._word.match(text)
+        if name is None or name.end() > _LONGEST_NAME:
+            return False
+        behind = text[name.end() :]
+        if not behind:
+            return None
+        for shorter in (behind, behind.lstrip(), behind.lstrip("\"'")):
+            found = _starts(shorter, ["("] if whole else self.name_ends) if shorter else None
+            if found is not False:
+                return found
+        return False
+
+    def _begins_tag(self, rest: str) -> bool | None:
+        """Whether a tag name other than the section's, and then a call, follow; None: undecided."""
+        tag = _WRAPPER.match(rest)
+        if tag is None:
+            return None if _MAYBE_WRAPPER.fullmatch(rest) else False
+        behind = rest[tag.end() :]
+        call = next((opener for opener in self.is_call.literals if behind.startswith(opener)), None)
+        if call is not None:
+            return self._begins(call, behind[len(call) :])
+        return _starts(behind, self.is_call.literals)
+
+    def begin(self, written: str, id_: str | None = None, server: str | None = None) -> CallEmitter:
+        """Begin a call by its name as written: remove the prefix and the counter, if the family writes them. A tool may
+        be declared as `server_name`, which the family's prompts split."""
+        name = written.removeprefix(self.syntax.name_prefix)
+        if server and not self._is_declared(name) and self._is_declared(f"{server}_{name}"):
+            name = f"{server}_{name}"
+        if self.syntax.name_is_id:
+            id_ = id_ or (written if name != written or ":" in name else None)
+            stem, _, counter = name.rpartition(":")
+            name = stem if stem and counter.isdigit() else name
+        return self.emitter.call(self.emitter.declared(name), id_, id_follows=self.syntax.id_last)
+
+    def schemas(self, name: str) -> Schemas:
+        """Returns the schemas of a tool's parameters."""
+        tool = (self.emitter.tools or {}).get(name)
+        return Schemas(tool.parameters if tool else None)
+
+    def code(self) -> Reading[str]:
+        """Read raw code for `python`, after its opening mark. Returns the white space after the closing one."""
+        call = self.emitter.call("python", None)
+        yield from self.raw_code(call, self._code_end)
+        if self.code_close.text:
+            yield from self.reader.match(self._code_end)
+        return self.code_close.after
+
+    def raw_code(self, call: CallEmitter, ends: Markers) -> Reading[None]:
+        """Read raw code as a call's argument `{"code": ..}`; the key is the tool's parameter if it has only one."""
+        reader = self.reader
+        call.write(f'{{"{quoted(self._code_parameter(call.name))}": "')
+
+        def write(text: str) -> None:
+            reader.note("arguments", text)
+            call.write(quoted(reader.plain(text)))
+
+        hit = yield from reader.until(ends, write, cuts=True)
+        if hit == CUT:
+            reader.cut_marker(ends)
+        if not hit and reader.cut:
+            call.end("truncated")
+            return
+        call.write('"}')
+        call.end()
+
+    def _code_parameter(self, name: str) -> str:
+        return self.schemas(name).only() or "code"
+
+
+def _starts(text: str, literals: Iterable[str]) -> bool | None:
+    """Whether the text starts with one of the literals; None: undecided."""
+    if any(literal and text.startswith(literal) for literal in literals):
+        return True
+    return None if any(literal.startswith(text) for literal in literals) else False

@@ -1,0 +1,507 @@
+"""Calls whose name is in markup: with JSON arguments (`<function=f>{..}</function>` and the like) or with arguments in
+markup too (`<function=f><parameter=k>v</parameter></function>` and the like).
+"""
+
+import json
+from collections.abc import Sequence
+
+from engine.formats.families import ToolSyntax
+from engine.formats.parsing.argument_text import ArgumentWriter, Schemas, type_name
+from engine.formats.parsing.emitter import CallEmitter
+from engine.formats.parsing.grammar import (
+    NOTHING,
+    JsonText,
+    Marker,
+    Node,
+    Pattern,
+    Repeat,
+    Rules,
+    Schema,
+    Until,
+    Values,
+    Words,
+    arranged,
+    bounds,
+    in_order,
+    maybe,
+    one_of,
+    whole_pattern,
+)
+from engine.formats.parsing.json_reader import JsonReader, Outcome
+from engine.formats.parsing.reader import WINDOW, Markers, Reader, Reading, Spelling, compiled
+from engine.formats.parsing.shapes.json_calls import JsonShape
+from engine.formats.parsing.shapes.pythonic import PythonNotation
+from engine.formats.parsing.shapes.section import Section
+from engine.types.types import Tool
+
+
+class TaggedJsonShape:
+    """`open [id id_end] [server server_end] name [id_open id] name_end {json} arguments_end close`."""
+
+    def __init__(self, section: Section, spelling: Spelling) -> None:
+        syntax = section.syntax
+        self._section = section
+        self._reader = section.reader
+        name_end = section.name_end
+        self._is_name_end = compiled(name_end)
+        self._arguments_end = compiled(spelling.mark(syntax.arguments_end).text)
+        self._id_end = compiled(spelling.mark(syntax.id_end).text)
+        self._server_end, self._is_name = (compiled(spelling.mark(end).text) for end in syntax.server_end)
+        self._id_open = compiled(spelling.mark(syntax.id_open).text)
+        # A brace also ends a name: no name contains one, and models omit the fence.
+        ends = [name_end, "{", *self._id_open.literals, *section.closers.literals]
+        self._name_ends = compiled(*ends)
+        self._leading_ends = compiled(*ends, *self._id_end.literals, *self._server_end.literals)
+        self._code_ends = compiled(*section.openers, *section.closers.literals)
+        self._json = JsonReader(section.reader, section.closers.literals, section.hard)
+        self._objects = JsonShape(section)
+
+    def read(self) -> Reading[str]:
+        """One call, after its opening marker."""
+        reader, section = self._reader, self._section
+        yield from reader.space()
+        if section.syntax.id_open and (yield from reader.more()) and reader.buffer[reader.pos] in "[{":
+            # The older syntax of the same models: a list of objects after the same marker.
+            return (yield from self._objects.read())
+        id_ = yield from self._leading(self._id_end)
+        server = yield from self._leading(self._server_end)
+        if server is not None:
+            yield from reader.space()
+            if not (yield from reader.match(self._is_name)) and reader.cut_marker(self._is_name):
+                return ""
+        name = yield from section.name(self._name_ends)
+        if name is None:
+            return ""
+        if (yield from reader.match(self._id_open)):
+            id_ = yield from section.name(self._name_ends)
+        yield from reader.match(self._is_name_end)
+        call = section.begin(name, id_, server)
+        yield from reader.space()
+        outcome = yield from self._arguments(call)
+        if outcome is Outcome.COMPLETE and (self._arguments_end.literals or section.closers.literals):
+            yield from reader.space()
+            if self._arguments_end.literals:
+                if not (yield from reader.match(self._arguments_end)):
+                    reader.cut_marker(self._arguments_end)
+                yield from reader.space()
+        if outcome is not Outcome.TRUNCATED:
+            yield from section.call_closed()
+        return ""
+
+    def _leading(self, end: Markers) -> Reading[str | None]:
+        """Read what is written before the name, up to its own end; None if the family writes no such thing."""
+        if not end.literals:
+            return None
+        text = yield from self._section.name(self._leading_ends)
+        return text if (yield from self._reader.match(end)) else None
+
+    def _arguments(self, call: CallEmitter) -> Reading[Outcome]:
+        """Read the arguments and end the call."""
+        reader, section = self._reader, self._section
+        if not (yield from reader.more()):
+            call.end("truncated" if reader.cut else None)
+            return Outcome.TRUNCATED
+        if (yield from reader.starts(section.closers)) is not None:
+            call.end()
+            return Outcome.COMPLETE
+        first = reader.buffer[reader.pos]
+        if call.name == "python" and first != "{":
+            yield from section.raw_code(call, self._code_ends)
+            return Outcome.COMPLETE
+        read = self._json.unwrapped if first == '"' else self._json.value
+        outcome = yield from read(call.write, "arguments")
+        if outcome is Outcome.COMPLETE and not (yield from section.object_ends()):
+            outcome = Outcome.MALFORMED
+        if outcome is Outcome.TRUNCATED:
+            call.end("truncated")
+        elif outcome is Outcome.MALFORMED:
+            yield from section.rest_is_malformed(call, *section.closers.literals)
+        else:
+            call.end()
+            yield from section.superfluous([*self._arguments_end.literals, *section.closers.literals])
+        return outcome
+
+
+_CDATA_OPEN = "<![CDATA["
+_CDATA_CLOSE = compiled("]]>")
+
+
+class TaggedArgumentsShape:
+    """`open name name_end (argument key key_end value argument_end)* close`."""
+
+    def __init__(self, section: Section, spelling: Spelling) -> None:
+        syntax = section.syntax
+        self._section = section
+        self._reader = section.reader
+        argument, self._value_end = (spelling.mark(literal) for literal in syntax.argument)
+        key_end, value_open = spelling.mark(syntax.key_end), spelling.mark(syntax.value_open)
+        type_end = spelling.mark(syntax.type_end)
+        self._argument = compiled(argument.text)
+        self._is_empty = compiled(spelling.mark(syntax.call_empty).text)
+        self._lead = next((mark.after for mark in (value_open, type_end, key_end) if mark.text), "")
+        self._is_name_end = compiled(section.name_end)
+        self._is_key_end, self._is_type_end = compiled(key_end.text), compiled(type_end.text)
+        self._is_value_open = compiled(value_open.text)
+        self._attributes_end = compiled(spelling.mark(syntax.attributes_end).text)
+        closers = section.closers.literals
+        self._name_ends = compiled(*self._is_name_end.literals, *self._is_empty.literals, argument.text, *closers)
+        self._key_ends = compiled(key_end.text, type_end.text, self._value_end.text, *closers)
+        self._type_ends = compiled(type_end.text, self._value_end.text, *closers)
+        self._is_json_block, self._json_block_end = (compiled(spelling.text(text)) for text in syntax.json_block)
+        self._json = JsonReader(section.reader, [*self._json_block_end.literals, *closers], section.hard)
+        self._no_prose = spelling.is_hard(syntax.argument[0])
+        self._value_ends = compiled(self._value_end.text, section.call_close.text, argument.text)
+        # Texts that may follow a value: anything else means that the closing marker was part of the value.
+        self._follow_markers = compiled(argument.text, *closers)
+        self._after_key = key_end.text
+        self._inside = compiled(argument.text, *closers, *self._is_json_block.literals)
+        self._follows = self._follow_markers.literals
+
+    def read(self) -> Reading[str]:
+        """One call, after its opening marker."""
+        section, reader = self._section, self._reader
+        name = yield from section.name(self._name_ends)
+        if name is None:
+            return ""
+        if (yield from reader.match(self._is_empty)):
+            section.begin(name).end()
+            return ""
+        yield from reader.match(self._is_name_end)
+        if self._attributes_end.literals:
+            yield from reader.until(self._attributes_end, lambda text: reader.note("marker", text))
+            yield from reader.match(self._attributes_end)
+        call = section.begin(name)
+        arguments = ArgumentWriter(call.write, section.schemas(call.name))
+        yield from reader.space()
+        if (yield from reader.match(self._is_json_block)) or reader.buffer.startswith("{", reader.pos):
+            yield from self._whole_json(call)
+            return ""
+        outcome = yield from self._arguments(arguments)
+        if outcome is Outcome.MALFORMED:
+            arguments.flush()
+            yield from section.rest_is_malformed(call, *section.closers.literals)
+        elif outcome is Outcome.TRUNCATED:
+            call.end("truncated")
+            return ""
+        else:
+            arguments.end()
+            call.end()
+        yield from section.call_closed()
+        return ""
+
+    def _whole_json(self, call: CallEmitter) -> Reading[None]:
+        """Read all arguments as one JSON text, and end the call."""
+        reader, section = self._reader, self._section
+        yield from reader.space()
+        outcome = yield from self._json.value(call.write, "arguments")
+        if outcome is Outcome.TRUNCATED:
+            call.end("truncated")
+            return
+        if outcome is Outcome.MALFORMED:
+            yield from section.rest_is_malformed(call, *self._json_block_end.literals, *section.closers.literals)
+        else:
+            call.end()
+            yield from reader.space()
+        if not (yield from reader.match(self._json_block_end)):
+            reader.cut_marker(self._json_block_end)
+        yield from reader.space()
+        yield from section.call_closed()
+
+    def _arguments(self, arguments: ArgumentWriter) -> Reading[Outcome]:
+        """Read all arguments, up to a closing marker (not consumed)."""
+        reader = self._reader
+        while True:
+            yield from reader.space()
+            if not (yield from reader.more()) or reader.cut_marker(self._inside):
+                # The closing marker ends this shape: without it, the call is complete only if the model ended the turn
+                # itself.
+                return Outcome.TRUNCATED if reader.cut else Outcome.COMPLETE
+            if (yield from reader.starts(self._section.closers)) is not None:
+                return Outcome.COMPLETE
+            outcome = yield from self._one_argument(arguments)
+            if outcome is not Outcome.COMPLETE:
+                return outcome
+
+    def _one_argument(self, arguments: ArgumentWriter) -> Reading[Outcome]:
+        reader, section = self._reader, self._section
+        if not (yield from reader.match(self._argument)):
+            if reader.cut_marker(self._inside):
+                return Outcome.TRUNCATED if reader.cut else Outcome.COMPLETE
+            return Outcome.MALFORMED if (yield from reader.more()) else Outcome.TRUNCATED
+        parts: list[str] = []
+        hit = yield from reader.until(self._key_ends, parts.append)
+        written = reader.plain("".join(parts)).strip()
+        key = section.unescaped(written)
+        key = key if key in arguments.schemas.names else section.unescaped(written.strip("\"'"))
+        reader.note("key", "".join(parts))
+        if hit is None:
+            return Outcome.TRUNCATED
+        stated = yield from self._stated_type()
+        if hit not in self._is_key_end.literals and stated is None:
+            return Outcome.MALFORMED
+        if self._is_value_open.literals:
+            yield from reader.space()
+            if not (yield from reader.match(self._is_value_open)):
+                if reader.cut_marker(self._is_value_open):
+                    return Outcome.TRUNCATED
+                if (yield from reader.starts(self._follow_markers)) is not None:
+                    return Outcome.COMPLETE  # a key without a value is ignored
+        if key in arguments.given:
+            return Outcome.MALFORMED  # which of the two values is meant cannot be known
+        text = None if stated is None else stated in section.syntax.text_types
+        arguments.key(key, self._lead, text)
+        return (yield from self._value(arguments))
+
+    def _stated_type(self) -> Reading[str | None]:
+        """Consume the end of the key. Returns the type that the markup states for the value; None if it states none."""
+        reader = self._reader
+        keyed = yield from reader.match(self._is_key_end)
+        if not self._is_type_end.literals:
+            return None
+        if not keyed:
+            return "" if (yield from reader.match(self._is_type_end)) else None
+        parts: list[str] = []
+        hit = yield from reader.until(self._type_ends, parts.append)
+        reader.note("marker", "".join(parts))
+        if hit in self._is_type_end.literals:
+            yield from reader.match(self._is_type_end)
+        return "".join(parts)
+
+    def _value(self, arguments: ArgumentWriter) -> Reading[Outcome]:
+        reader = self._reader
+
+        def write(text: str) -> None:
+            reader.note("arguments", text)
+            arguments.text(reader.plain(text))
+
+        def cut(text: str) -> None:
+            # Most likely the beginning of a marker: it is not added to the arguments.
+            reader.note("arguments", text)
+
+        cdata = self._section.syntax.cdata and (yield from self._cdata())
+        if cdata:
+            yield from reader.until(_CDATA_CLOSE, write, tail=cut)
+            yield from reader.match(_CDATA_CLOSE)
+            if (yield from _followed_by(reader, "", (self._value_end.text,), at_end=False)):
+                yield from reader.space()
+        inside = 0  # openings of arguments that are text: each has a closing marker of its own
+        while True:
+            hit = yield from reader.until(self._value_ends, write, tail=cut)
+            if hit is None:
+                return Outcome.TRUNCATED
+            if inside and hit == self._value_end.text and not arguments.is_json():
+                if (yield from self._ends_all(hit, self._section.call_close.text)):
+                    return Outcome.MALFORMED  # one closing marker too few: it was no text
+                inside -= 1
+            elif hit == self._value_end.text:
+                if (yield from self._followed(hit)) or arguments.is_json():
+                    reader.take(len(hit), "marker")
+                    arguments.end_value(self._value_end.before)
+                    return Outcome.COMPLETE
+            elif (yield from self._missing_end(hit, arguments)):
+                if inside:
+                    return Outcome.MALFORMED
+                arguments.end_value(self._value_end.before)
+                return Outcome.COMPLETE
+            elif hit in self._argument.literals:
+                inside += 1
+            write(reader.take(len(hit)))
+
+    def _missing_end(self, hit: str, arguments: ArgumentWriter) -> Reading[bool]:
+        """Whether the value's closing marker is missing, because the next argument begins or the call and its section
+        end."""
+        if hit in self._argument.literals:
+            return (yield from self._opens_next(hit, arguments))
+        return (yield from self._ends_all(hit))
+
+    def _opens_next(self, marker: str, arguments: ArgumentWriter) -> Reading[bool]:
+        """Whether the marker at the front opens another of the tool's arguments; if not, it is text, perhaps of
+        code."""
+        reader = self._reader
+        if self._no_prose:
+            return True
+        ends = [f"{name}{self._after_key}" for name in arguments.missing]
+        while True:
+            start = reader.pos + len(marker)
+            rest = reader.buffer[start : start + WINDOW]
+            if any(rest.startswith(end) for end in ends):
+                return True
+            if reader.closed or not any(end.startswith(rest) for end in ends):
+                return False
+            yield
+
+    def _cdata(self) -> Reading[bool]:
+        """Consume the opening mark of a CDATA section, and white space before it, if there is one at the front."""
+        reader = self._reader
+        while True:
+            rest = reader.behind(0)
+            if rest.startswith(_CDATA_OPEN):
+                reader.take(reader.buffer.index(_CDATA_OPEN, reader.pos) + len(_CDATA_OPEN) - reader.pos, "marker")
+                return True
+            if not _CDATA_OPEN.startswith(rest) or reader.left > WINDOW:
+                return False
+            if reader.closed:  # most likely the beginning of the mark: it is not added to the arguments
+                reader.take(len(reader.buffer) - reader.pos, "arguments")
+                return False
+            yield
+
+    def _followed(self, marker: str) -> Reading[bool]:
+        """Whether the text after the marker can follow a value."""
+        return (yield from _followed_by(self._reader, marker, self._follows, at_end=True))
+
+    def _ends_all(self, marker: str, between: str = "") -> Reading[bool]:
+        """Whether the section's closing marker follows the marker at the front (and `between`), and then another call
+        or the end of the output."""
+        reader, section = self._reader, self._section
+        while True:
+            behind = reader.behind(len(marker))
+            if not behind.startswith(between):
+                if reader.closed or not between.startswith(behind) or reader.left > WINDOW:
+                    return False
+                yield
+                continue
+            behind = behind.removeprefix(between).lstrip()
+            if section.close.text and not behind.startswith(section.close.text):
+                if reader.closed or not section.close.text.startswith(behind):
+                    return False
+            else:
+                behind = behind.removeprefix(section.close.text).lstrip()
+                if any(behind.startswith(opener) for opener in section.openers):
+                    return True
+                if reader.closed or not any(opener.startswith(behind) for opener in section.openers):
+                    return not behind
+            if reader.left > WINDOW:
+                return False
+            yield
+
+
+def _followed_by(reader: Reader, marker: str, follows: tuple[str, ...], *, at_end: bool) -> Reading[bool]:
+    """Whether one of the texts, or the end of the input (`at_end`), follows the marker and white space."""
+    while True:
+        rest = reader.behind(len(marker))
+        if any(rest.startswith(text) for text in follows):
+            return True
+        possible = reader.left <= WINDOW and any(text.startswith(rest) for text in follows)
+        if reader.closed or not possible:
+            return possible and at_end
+        yield
+
+
+def json_grammar(syntax: ToolSyntax, tools: Sequence[Tool], _: Rules, most: int | None) -> Node:
+    """Returns the grammar of one to `most` calls with a name in markup and JSON arguments, with the markers around
+    them."""
+    call_id = Pattern(rf"[a-zA-Z0-9]{{{syntax.id_length}}}" if syntax.id_length else r"[a-zA-Z0-9_.\-]{1,40}")
+    ends = filter(None, (syntax.id_end, "".join(syntax.server_end)))
+    leading = in_order(*(in_order(call_id, Marker(end)) for end in ends))
+    later = maybe(in_order(Marker(syntax.id_open), call_id)) if syntax.id_open else NOTHING
+    counter = Pattern(":[0-9]{1,3}") if syntax.name_is_id else NOTHING
+    prefix = Marker(syntax.name_prefix)
+
+    def call(tool: Tool) -> Node:
+        name = in_order(prefix, Words(tool.name), counter, later, Marker(syntax.name_end))
+        return in_order(name, JsonText(tool.parameters), Marker(syntax.arguments_end))
+
+    return arranged(syntax, in_order(leading, one_of(*map(call, tools))), most)
+
+
+def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
+    """Returns the grammar of one to `most` calls with name and arguments in markup, with the markers around them."""
+    attributes = in_order(Pattern(r"( index=\"[0-9]{1,3}\")?"), Marker(syntax.attributes_end))
+
+    # A line break of its own would keep the lexer from one that a marker begins with.
+    space = NOTHING if syntax.call[1][:1].isspace() else _BREAK
+
+    def call(tool: Tool) -> Node:
+        members, others = Values(tool.parameters, _Markup(syntax, rules, tool.parameters), rules).arguments()
+        opening = Marker(syntax.argument[0])
+        arguments: list[Node] = []
+        for member in members:
+            argument = in_order(opening, Words(escaped(syntax, member.key)), member.value, space)
+            arguments.append(argument if member.required else maybe(argument))
+        if others is not None:
+            arguments.append(Repeat(in_order(opening, _ANY_NAME, others, space)))
+        given = in_order(*arguments)
+        if not any(member.required for member in members):
+            given = one_of(given, Marker("\n"))  # as templates do that write the arguments with a line break between
+        end = syntax.name_end if space == NOTHING else syntax.name_end.rstrip()
+        begun = in_order(Words(tool.name), Marker(end), space)
+        return in_order(begun, attributes if syntax.attributes_end else NOTHING, given)
+
+    def announced(tool: Tool) -> Node:
+        named = in_order(Marker(syntax.heading[0]), Words(tool.name), Marker(syntax.heading[1]))
+        return in_order(named, arranged(syntax, call(tool), 1))
+
+    if not syntax.heading[0]:
+        return arranged(syntax, one_of(*map(call, tools)), most)
+    single = one_of(*map(announced, tools))
+    further = in_order(Marker(syntax.between or ""), single)
+    return in_order(single, Repeat(further, 0, None if most is None else most - 1))
+
+
+_BREAK = maybe(Marker("\n"))
+"""A line break between two markers: templates of one family differ in them, and so do models."""
+_ANY_NAME = Pattern(r"[^<>\"\x00-\x1f\x7f]{1,100}")
+
+
+def escaped(syntax: ToolSyntax, text: str) -> str:
+    """Returns a name escaped for the quotes of an attribute, if the family escapes names."""
+    if not syntax.escaped:
+        return text
+    return text.replace("&", "&amp;").replace('"', "&quot;")
+
+
+class _Markup:
+    """The notation of values between the end of a key and the end of an argument: text unchanged; the rest as JSON, or,
+    where the markup states no types, as Python's literals, which some templates write."""
+
+    def __init__(self, syntax: ToolSyntax, rules: Rules, root: Schema) -> None:
+        literals = PythonNotation(rules, mixed=False)
+        self._python = None if syntax.type_end else Values(root, literals, rules, literals)
+        self._syntax = syntax
+        self._rules = rules
+        self._end = syntax.argument[1].rstrip()
+        markers = (syntax.argument[1], syntax.call[1], syntax.section[1], syntax.argument[0])
+        self._without = tuple(dict.fromkeys(text.strip() for text in markers if text.strip()))
+
+    def text(self, schema: Schema) -> Node:
+        least, most = bounds(schema)
+        pattern = whole_pattern(schema, self._rules)
+        return in_order(self._lead("string"), Until(self._end, self._without, pattern, least, most))
+
+    def constant(self, value: str | float | bool | None) -> Node:
+        if isinstance(value, str):
+            return in_order(self._lead("string"), Words(value), Marker(self._end))
+        words = Words(json.dumps(value))
+        if self._python is not None:
+            words = one_of(words, Words(repr(value)))
+        return in_order(self._lead(type_name(value)), words, Marker(self._end))
+
+    def json(self, schema: Schema, root: Schema) -> Node:
+        types = Schemas(root, schema).own() or frozenset(["object"])
+        leads = one_of(*(self._lead(name) for name in sorted(types)))
+        written: Node = JsonText(schema, root)
+        if self._python is not None and types <= _NESTED:
+            written = one_of(written, self._python.value(schema))
+        return in_order(leads, written, Marker(self._end))
+
+    def any(self) -> Node:
+        if self._python is not None:
+            return self.text({})
+        kinds = ("number", "boolean", "null", "array", "object")
+        return one_of(self.text({}), *(self.json({"type": kind}, {}) for kind in kinds))
+
+    def _lead(self, name: str) -> Node:
+        """Returns the markup between a key and a value of that type."""
+        syntax = self._syntax
+        if syntax.value_open:
+            return in_order(Marker(syntax.key_end.rstrip()), _BREAK, Marker(syntax.value_open))
+        if not syntax.type_end:
+            return Marker(syntax.key_end)
+        stated = syntax.text_types[0] if name == "string" else _OTHER_TYPES.get(syntax.text_types[0], name)
+        stated = "number" if stated == "integer" else stated
+        return in_order(Marker(syntax.key_end), Words(stated), Marker(syntax.type_end))
+
+
+_NESTED = frozenset(["array", "object"])
+_OTHER_TYPES = {"true": "false"}
+"""The word that markup has for every type but text, by its word for text."""

@@ -1,0 +1,415 @@
+"""Reads one assistant turn whose parts follow one another in a single text: content, reasoning spans, sections of
+calls.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache, partial
+
+from engine.formats.families import Format
+from engine.formats.parsing.emitter import Emitter, Span
+from engine.formats.parsing.reader import CUT, WINDOW, Mark, Reader, Reading, Spelling, compiled
+from engine.formats.parsing.shapes import SectionReader
+from engine.formats.parsing.trial import MOST, Trial
+from engine.formats.parsing.unmarked import BareCalls, Demands
+
+_SPACE = re.compile(r"\s+")
+_TOKEN = re.compile(r"<[^<>\s]+>|\[/?[^\[\]\s]+\]")
+
+
+class TextTurn:
+    """Reads a turn of a format without channels."""
+
+    def __init__(self, reader: Reader, emitter: Emitter, format_: Format, spelling: Spelling, demands: Demands) -> None:
+        self._reader = reader
+        self._emitter = emitter
+        tools, reasoning = format_.tools, format_.reasoning
+        self._calls = SectionReader(reader, emitter, tools, spelling) if tools and demands.calls else None
+        self._bare = None
+        without_markers = tools is None or tools.bare or tools.shape in ("json", "pythonic")
+        if demands.calls and (demands.demanded or (without_markers and emitter.tools is not None)):
+            self._bare = BareCalls(reader, emitter, tools, spelling, demands)
+        self._marks = marks = _Marks(format_, spelling, demands)
+        openers: Mapping[str, Mark] = self._calls.section.openers if self._calls else {}
+        self._openers = openers
+        self._implicit = reasoning is not None and reasoning.implicit
+        self._anywhere = reasoning is not None and reasoning.where == "anywhere"
+        self._drops = reasoning is not None and reasoning.when_closed == "drop"
+        self._closed = self._closed_for_good = self._fenced = self._called = False
+        self._exact = demands.exact
+        self._announced = not (tools and tools.heading[0])
+        self._quoted = 0  # opening markers that were text: as many closing ones are text too
+        self._is_open = compiled(*marks.opens)
+        self._is_start = compiled(*marks.start)
+        self._header_end = compiled(marks.header_end.text)
+        self._ends_on_call = reasoning is not None and reasoning.ends_on_call
+        self._wrappers = self._calls.section.wrappers if self._calls else frozenset[str]()
+        self._trial_of = partial(Trial, reader, emitter, spelling=spelling, at_once=self._ends_on_call)
+        self._failed = 0  # trials
+        self._drafted = self._reasons_on = False  # a call stands, or stood, in reasoning that nothing has closed
+        self._reasoning_ends = compiled(*marks.closes, *marks.others)
+        # In the order of their places in the format, so that compiled patterns are shared.
+        wrappers = [text for text in openers if text in self._wrappers]
+        self._in_reasoning = compiled(*marks.closes, *marks.others, *wrappers)
+        opens = [text for text in marks.opens if self._anywhere or text in marks.tokens]
+        in_content = [*openers, *opens, *marks.others, *marks.strays, *marks.ends, *marks.stops, *marks.fences]
+        known = {*in_content, *marks.answer_end, *marks.closes, *marks.start, *marks.header}
+        closers = self._calls.section.closers.literals if self._calls else ()
+        self._call_ends = [text for text in closers if text not in known]
+        in_content += self._call_ends
+        self._in_content = compiled(*in_content)
+        self._in_answer = compiled(*in_content, *marks.answer_end)
+        at_start = [*openers, *marks.opens, *marks.closes, *marks.answer, *marks.start, *marks.header]
+        at_start += [*marks.fences, *marks.ends, *marks.stops, *marks.strays, *self._call_ends]
+        self._at_start = compiled(*at_start)
+        self._after_call = compiled(*at_start, *closers)
+        # What may be left over behind a call in reasoning.
+        self._behind_call = compiled(*marks.ends, *marks.stops, *marks.answer_end, *closers)
+        self._before_any = max((mark.before for mark in openers.values()), key=len, default="")
+
+    def seeded(self) -> None:
+        """The prompt's part of the turn was replayed: in some families reasoning that it closed stays closed."""
+        self._closed_for_good = self._drops and self._closed
+
+    def run(self) -> Reading[None]:
+        """Read the whole turn, to the end of the input."""
+        reader, marks = self._reader, self._marks
+        lead, edge, untouched = "", "space", True
+        reader.undecided = self._implicit
+        started = yield from reader.starts(self._is_start)
+        if started is not None:
+            lead, untouched = self._skip(started, marks.start[started]), False
+            reader.answer_start = reader.consumed + len(lead)
+        if self._implicit and (yield from reader.more()):
+            hit = yield from reader.starts(self._at_start)
+            if hit is None or hit in marks.opens:
+                reader.undecided = False
+                lead = yield from self._reasoning(marks.opens.get(hit or ""), lead)
+                edge, untouched = "reasoning-space", False
+        reader.undecided = answering = False
+        while True:
+            if self._reasons_on:
+                self._reasons_on = False
+                lead, edge = (yield from self._reasoning(None, resumed=True)), "reasoning-space"
+            span = Span(self._emitter, reader, "content", lead, edge)
+            hit = yield from self._content(span, answering=answering)
+            lead, edge = "", "space"
+            if hit is None:
+                if not reader.left:
+                    span.end(exact=untouched or self._is_exact)
+                    return
+                span.end()
+                assert self._bare is not None  # `_content` leaves text unread only if a bare call begins here
+                self._called = True
+                reader.call_start = reader.consumed
+                yield from self._bare.read()
+                reader.call_start = None
+            elif hit == CUT:
+                span.end(self._before_any)
+                reader.take(reader.left, "marker")
+            elif answering and hit in marks.answer_end:
+                span.end(marks.answer_end[hit].before, exact=self._is_exact)
+                lead, answering = self._skip(hit, marks.answer_end[hit]), False
+            elif hit in marks.opens and self._closed_for_good:
+                span.end(marks.opens[hit].before)
+                lead, edge = self._skip(hit, marks.opens[hit], "reasoning-marker"), "reasoning-space"
+                reader.answer_start = reader.consumed
+            elif hit in marks.opens:
+                span.end(marks.opens[hit].before)
+                lead, edge = (yield from self._reasoning(marks.opens[hit])), "reasoning-space"
+            elif hit in marks.closes and span.blank:
+                # A closing marker without an open span: the prompt closed reasoning, or the model skipped it.
+                span.end(marks.closes[hit].before)
+                lead, edge = self._skip(hit, marks.closes[hit], "reasoning-marker"), "reasoning-space"
+                reader.answer_start = reader.consumed
+            elif hit in marks.answer and not answering:
+                span.end(marks.answer[hit].before)
+                lead, answering = self._skip(hit, marks.answer[hit]), True
+            else:
+                answering = answering and hit not in marks.start
+                lead = yield from self._markup(span, hit)
+            untouched = False
+
+    @property
+    def _is_exact(self) -> bool:
+        return self._exact and not self._called
+
+    def _skip(self, text: str, mark: Mark, kind: str = "marker") -> str:
+        """Consume a marker, which also ends the effect of a heading. Returns the white space that the template writes
+        after it."""
+        self._announced = not (self._calls and self._calls.section.syntax.heading[0])
+        self._reader.take(len(text), kind)
+        return mark.after
+
+    def _markup(self, span: Span, hit: str) -> Reading[str]:
+        """Read a section of calls, or consume a marker that only introduces what follows. Returns the white space after
+        it."""
+        reader, marks = self._reader, self._marks
+        if hit in self._openers:
+            assert self._calls is not None  # only its section has openers
+            span.end(self._openers[hit].before)
+            reader.call_start = reader.consumed
+            reader.take(len(hit), "marker")
+            self._called = True
+            after = yield from self._calls.read(hit)
+            reader.call_start = None
+            self._reasons_on, self._drafted = self._drafted, False
+            return after
+        if hit in marks.header:
+            span.end(marks.header[hit].before)
+            yield from reader.until(self._header_end, lambda text: reader.note("header", text))
+            yield from reader.match(self._header_end, "header")
+            self._announced = True
+            return marks.header_end.after
+        skipped = (
+            marks.fences.get(hit) or marks.start.get(hit) or marks.ends.get(hit) or marks.answer_end.get(hit) or Mark()
+        )  # otherwise a stop, a stray closing marker of a call, or a control token without meaning here
+        span.end(skipped.before, exact=self._is_exact and (hit in marks.ends or hit in marks.stops))
+        lead = self._skip(hit, skipped)
+        if hit in marks.start:
+            reader.answer_start = reader.consumed + len(lead)
+        return lead
+
+    def _content(self, span: Span, *, answering: bool) -> Reading[str | None]:
+        """Read text up to a marker, and return the marker without consuming it. None: the input ended, or a bare call
+        begins here."""
+        reader = self._reader
+        yield from self._space(span)
+        if not (answering and self._marks.answer_end):
+            at_start = self._after_call if self._called else self._at_start
+        else:
+            at_start = self._in_answer
+        hit = yield from reader.starts(at_start)
+        if hit is None and reader.is_cut(at_start):
+            return CUT
+        if hit is None and self._bare is not None:
+            if (yield from self._bare.stands_here()):
+                return None
+            if self._bare.is_cut():
+                return CUT
+        while True:
+            if hit == CUT or (hit is not None and (yield from self._acts(hit, span))):
+                return hit
+            if hit is not None and (self._is_stray(hit, span) or (yield from self._precedes_call(hit, span))):
+                span.settle()
+                reader.take(len(hit), "marker")
+            elif hit is not None:
+                self._quoted += hit in self._openers or hit in self._marks.opens
+                span.write(reader.take(len(hit)))
+            markers = self._in_answer if answering else self._in_content
+            hit = yield from reader.until(markers, span.write, cuts=True)
+            if hit is None:
+                return None
+
+    def _acts(self, hit: str, span: Span) -> Reading[bool]:
+        """Whether a marker takes effect; if not, it is text or is dropped (`_is_stray`).
+
+        A stop, and a fence that does not open one, takes effect only at the end; some families' calls only before a
+        declared name, or after a heading that announced them; a marker that opens reasoning in mid-line, or closes it
+        when none is open, only as a token.
+        """
+        marks = self._marks
+        if hit in self._call_ends:
+            return self._called and span.blank
+        if hit in marks.fences and span.blank:
+            self._fenced = yield from self._ends_line(hit)
+            return self._fenced
+        if hit in marks.stops or (hit in marks.fences and self._fenced):
+            return (yield from self._ends_here(hit))
+        if hit in marks.fences:
+            return False
+        if hit in marks.opens:
+            return self._opens(hit, span)
+        if self._calls is None or hit not in self._openers:
+            return span.blank or not self._is_idle(hit)
+        if not self._announced:
+            return False
+        if self._calls.section.syntax.names_declared:
+            return (yield from self._calls.names_a_tool(hit))
+        return (yield from self._calls.section.begins(hit))
+
+    def _opens(self, hit: str, span: Span) -> bool:
+        """Whether an opening marker opens reasoning, rather than being quoted in text."""
+        return self._anywhere or span.begins_line or hit in self._marks.control or self._reader.token == hit
+
+    def _is_idle(self, hit: str) -> bool:
+        """Whether a marker has no effect in the middle of content."""
+        marks = self._marks
+        return hit in marks.strays and not (hit in marks.answer_end or hit in marks.ends or hit in marks.others)
+
+    def _is_stray(self, hit: str, span: Span) -> bool:
+        """Whether a marker that takes no effect is dropped: a control token, or one that closes what is not open,
+        unless the text quotes it."""
+        if hit in self._marks.control:
+            return True
+        if hit not in self._marks.strays:
+            return False
+        if self._quoted:
+            self._quoted -= 1
+            return False
+        return not span.quotes
+
+    def _precedes_call(self, hit: str, span: Span) -> Reading[bool]:
+        """Whether a call's closing marker stands where none is open, directly before an opening one."""
+        if hit not in self._call_ends or span.quotes:
+            return False
+        reader = self._reader
+        while True:
+            rest = reader.behind(len(hit))
+            if any(map(rest.startswith, self._openers)):
+                return True
+            if reader.closed or reader.left > WINDOW or not any(text.startswith(rest) for text in self._openers):
+                return False
+            yield
+
+    def _ends_line(self, text: str) -> Reading[bool]:
+        reader = self._reader
+        while reader.left == len(text) and not reader.closed:
+            yield
+        return reader.buffer.startswith("\n", reader.pos + len(text))
+
+    def _ends_here(self, stop: str) -> Reading[bool]:
+        """Whether nothing follows the stop at the front. Generation ends at a stop; other text may contain it."""
+        reader = self._reader
+        while not reader.behind(len(stop)):
+            if reader.closed:
+                return True
+            if reader.left > WINDOW:
+                return False
+            yield
+        return False
+
+    def _space(self, span: Span) -> Reading[None]:
+        """Pass all white space at the front to the span."""
+        reader = self._reader
+        while (yield from reader.more()):
+            space = _SPACE.match(reader.buffer, reader.pos)
+            if space is None:
+                return
+            span.write(reader.take(space.end() - reader.pos))
+
+    def _reasoning(self, open_: Mark | None, lead: str = "", *, resumed: bool = False) -> Reading[str]:
+        """Read a span of reasoning, including its opening marker if it has one (if not, `lead` is the white space
+        before it). `resumed`: it goes on after a call that stood in it, if anything follows.
+
+        Returns the white space after its closing marker.
+        """
+        reader, emitter, marks = self._reader, self._emitter, self._marks
+        emitter.in_reasoning = not resumed
+        span = Span(emitter, reader, "reasoning")
+        while True:
+            if open_ is not None:
+                span.end()
+                reader.take(len(open_.text), "reasoning-marker")
+            span = Span(emitter, reader, "reasoning", open_.after if open_ else lead, "reasoning-space")
+            yield from self._space(span)
+            if resumed and ((yield from reader.match(self._behind_call)) or reader.cut_marker(self._behind_call)):
+                continue
+            # Models may open reasoning again although the prompt has opened it.
+            open_ = marks.opens.get((yield from reader.starts(self._is_open)) or "")
+            if open_ is None:
+                break
+        hit = CUT if reader.is_cut(self._is_open) else (yield from self._until_reasoning_ends(span))
+        if hit == CUT:
+            span.end(max((mark.before for mark in marks.closes.values()), key=len))
+            reader.take(reader.left, "marker")
+            return ""
+        if hit is None:
+            span.end()
+            return ""
+        emitter.in_reasoning = False
+        if hit in marks.closes:
+            self._closed = True
+            span.end(marks.closes[hit].before)
+            after = self._skip(hit, marks.closes[hit], "reasoning-marker")
+            reader.answer_start = reader.consumed
+            return after
+        self._drafted = hit not in marks.others
+        reader.answer_start = reader.consumed
+        span.end((marks.others.get(hit) or self._openers[hit]).before)
+        return ""
+
+    def _until_reasoning_ends(self, span: Span) -> Reading[str | None]:
+        """Read text up to a marker that ends reasoning, and return the marker without consuming it."""
+        reader, emitter = self._reader, self._emitter
+
+        def write(text: str) -> None:
+            emitter.in_reasoning = True
+            span.write(text)
+
+        while True:
+            hit = yield from reader.until(self._in_reasoning, write, cuts=True)
+            if hit is None or hit == CUT or hit not in self._wrappers or hit in self._marks.others:
+                return hit
+            if (yield from self._is_call(hit)):
+                return hit
+            write(reader.take(len(hit)))
+
+    def _is_call(self, opener: str) -> Reading[bool]:
+        """Whether a call begins at the front of reasoning, rather than a draft or a mention of one."""
+        reader, emitter = self._reader, self._emitter
+        assert self._calls is not None  # its section has the opener
+        if not self._announced or self._failed == MOST or not (yield from self._calls.section.begins(opener)):
+            return False
+        before, syntax = (emitter.in_reasoning, reader.answer_start), self._calls.section.syntax
+        if self._ends_on_call:
+            # While this is open, a constraint holds the text to be the call that it looks like.
+            emitter.in_reasoning, reader.answer_start, reader.call_start = False, reader.consumed, reader.consumed
+        is_call = yield from self._trial_of(syntax, ends=self._reasoning_ends).succeeds(reader.put_back)
+        reader.call_start = None
+        if not is_call:
+            self._failed += 1
+            emitter.in_reasoning, reader.answer_start = before
+        return is_call
+
+
+class _Marks:
+    """A format's markers outside calls, by their text."""
+
+    __slots__ = (
+        "answer",
+        "answer_end",
+        "closes",
+        "control",
+        "ends",
+        "fences",
+        "header",
+        "header_end",
+        "opens",
+        "others",
+        "start",
+        "stops",
+        "strays",
+        "tokens",
+    )
+
+    def __init__(self, format_: Format, spelling: Spelling, demands: Demands) -> None:
+        reasoning, tools, marks = format_.reasoning, format_.tools, spelling.marks
+        opens = (reasoning.open, *reasoning.also_open) if reasoning else ()
+        closes = (reasoning.close, *reasoning.also_close) if reasoning else ()
+        self.start = marks(format_.start)
+        self.opens = marks(*opens)
+        self.closes = marks(*closes)
+        self.answer = marks(format_.content[0])
+        self.answer_end = marks(format_.content[1])
+        self.header = marks(format_.header[0])
+        self.header_end = spelling.mark(format_.header[1])
+        self.fences = marks(*(("\n```json\n", "\n```\n") if demands.json else ()))
+        self.ends = marks(*format_.ends)
+        own = {*self.answer_end, *self.ends, *self.closes}
+        self.stops = {text: mark for text, mark in marks(*format_.stops).items() if text not in own}
+        # A marker that begins another part of the turn ends the previous part, if it cannot occur in prose.
+        self.others = marks(*filter(spelling.is_hard, (format_.content[0], format_.start)))
+        later = reasoning is not None and reasoning.where != "start"
+        self.tokens = frozenset(marks(*filter(_is_token, opens if later else ())))
+        # Without tool calls (tool_choice "none"), calls are content, including their markers.
+        self.control = frozenset(spelling.characters.values() if demands.calls else ())
+        over = [format_.content[1], *(tools.section[1:] + tools.call[1:] if tools and demands.calls else ())]
+        hard = filter(spelling.is_hard, (*closes, *over))
+        self.strays = frozenset([*marks(*filter(_is_token, closes if later else ()), *hard), *self.control])
+
+
+@lru_cache
+def _is_token(literal: str) -> bool:
+    """Whether a marker looks like one token rather than prose."""
+    return _TOKEN.fullmatch(literal.strip()) is not None

@@ -1,0 +1,97 @@
+"""The child process that renders untrusted templates: orders in, texts out, under limits that the system enforces.
+
+A template that escapes `engine.formats.template.sandbox` is in a process that can open no file, start no process, and
+use only limited memory and time.
+
+An order is two lines of JSON: `{"key", "length", "seconds"}`, and a body. A text as the body is a template to compile
+and store under that key; a body `{"values", "escapes", "now"}` is to be rendered by the template of that key, in at
+most `length` characters. `seconds` bounds the processor time of the order.
+"""
+
+import json
+import sys
+import time
+import warnings
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from engine.formats.template.renderer import EXHAUSTED, LONGEST_REFUSAL, NAMES, REFUSAL, TEXT
+from engine.formats.template.sandbox import Compiled, Surroundings, complaint
+from engine.support.child import ends, read_frame, write_frame
+
+MEMORY = 1 << 30
+"""Bytes of address space. A conversation of a million tokens takes about a fifth of that."""
+_LATE = (  # triggers the lazy imports of jinja2 and Python
+    "{% for x in ['<a> b'] %}{{ x | striptags | truncate(9) | wordwrap(9) | urlencode | title | tojson | safe }}"
+    "{{ '\\N{EN DASH}%s' | format(1) }}{{ '{}'.format(loop.index) }}{{ strftime_now('%d %b %Y') }}{% endfor %}"
+)
+
+
+def main() -> int:
+    """Serve one parent until it closes the connection."""
+    warnings.simplefilter("ignore")  # Python's compiler warns about code that jinja2 generates
+    orders, answers = ends()
+    templates: dict[str, Compiled] = {}
+    for source in (_LATE, "{{ none.x.y }}"):
+        _obey("", source, 0, templates)
+        _obey("", {"values": {}, "escapes": {}, "now": ["2026-01-01", None, None]}, 1000, templates)
+    _limit()
+    while True:
+        try:
+            head, _, body = read_frame(orders).partition(b"\n")
+        except EOFError:
+            return 0
+        order: dict[str, Any] = _read(head)
+        _limit_time(order["seconds"])
+        answer = _obey(order["key"], _read(body), order["length"], templates)
+        write_frame(answers, answer)
+        if answer.startswith(EXHAUSTED):
+            return 0
+
+
+def _read(text: bytes) -> Any:
+    return json.loads(text.decode("utf-8", "surrogatepass"))
+
+
+def _obey(key: str, body: Any, length: int, templates: dict[str, Compiled]) -> bytes:
+    try:
+        if isinstance(body, str):
+            templates[key] = Compiled(body)
+            return NAMES + "\n".join(sorted(templates[key].variables)).encode()
+        surroundings = Surroundings(body["escapes"], lambda: _read_time(*body["now"]))
+        return TEXT + templates[key].render(body["values"], surroundings, length).encode("utf-8", "surrogatepass")
+    except Exception as error:  # noqa: BLE001 - a template is a program: whatever it raises is its complaint
+        kind = EXHAUSTED if isinstance(error, MemoryError) else REFUSAL
+        return kind + complaint(error)[:LONGEST_REFUSAL].encode("utf-8", "surrogatepass")
+
+
+def _read_time(clock: str, offset: float | None, name: str | None) -> datetime:
+    zone = None if offset is None else timezone(timedelta(seconds=offset), name or "")
+    return datetime.fromisoformat(clock).replace(tzinfo=zone)
+
+
+def _limit() -> None:
+    """Limit the resources of this process for good, as far as the system supports it."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    limits = {"AS": MEMORY, "CORE": 0, "FSIZE": 0, "NOFILE": 0, "NPROC": 0}
+    for name, most in limits.items():
+        if (kind := getattr(resource, f"RLIMIT_{name}", None)) is not None:
+            hard = resource.getrlimit(kind)[1]
+            bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            with suppress(OSError, ValueError):  # macOS refuses a bound that its own mappings exceed
+                resource.setrlimit(kind, (bound, bound))
+
+
+def _limit_time(seconds: float) -> None:
+    """Limit the processor time of one order, since the parent, which watches the clock, may have ended."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    soft = int(time.process_time() + seconds) + 2
+    resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))

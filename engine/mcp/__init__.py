@@ -1,5 +1,0 @@
-"""Servers of the Model Context Protocol as sources of tools (`pip install 'llama-engine[mcp]'`)."""
-
-from engine.mcp.server import MCP
-
-__all__ = ["MCP"]

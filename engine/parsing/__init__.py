@@ -1,6 +1,0 @@
-"""The sans-IO parser: pieces of a model's output become events."""
-
-from engine.parsing.parser import Parser, Segment
-from engine.parsing.reader import Piece
-
-__all__ = ["Parser", "Piece", "Segment"]

@@ -1,0 +1,163 @@
+"""Adapters: their names, and those that compute a request's tokens."""
+
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeAlias, cast
+
+from engine.support.errors import RequestError, shown
+
+_LARGEST = 3.4e38  # llama.cpp takes a scale as a float32
+
+AdaptersLike: TypeAlias = Sequence[str] | Mapping[str, float]
+"""Names of adapters, or names with their scales."""
+Scales: TypeAlias = tuple[tuple[str, float], ...]
+"""Adapters, each the SHA-256 of its file, with their scales; in ascending order, none with scale 0."""
+
+
+class Adapters(NamedTuple):
+    """What computes a request's tokens: from position `start` on the model with these adapters, before it the model
+    alone. Equal values compute alike; the value is part of a prefix's key."""
+
+    scales: Scales = ()
+    start: int = 0
+
+    def at(self, position: int) -> Scales:
+        """Returns the adapters in force at a position."""
+        return self.scales if position >= self.start else ()
+
+    def alike(self, other: "Adapters") -> int:
+        """Returns how many leading positions both compute alike."""
+        return sys.maxsize if self == other else min(self._adapted, other._adapted)
+
+    @property
+    def _adapted(self) -> int:
+        """The first position with an adapter."""
+        return self.start if self.scales else sys.maxsize
+
+
+BASE = Adapters()
+"""The model alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterInfo:
+    """A loaded adapter: its `path`, the SHA-256 of its file, the `scale` that it has in a turn that gives none, its
+    `architecture`, `rank` and size. `invocation_tokens`: the tokens from which an activated LoRA applies; empty for a
+    LoRA that applies everywhere."""
+
+    name: str
+    path: Path
+    digest: str
+    scale: float
+    architecture: str
+    rank: int
+    size_bytes: int
+    invocation_tokens: tuple[int, ...]
+
+
+class LoadAdapter(NamedTuple):
+    """Load the adapter in this file, or count another name for it; the reply has this id."""
+
+    id: int
+    digest: str
+    path: Path
+
+
+class DropAdapter(NamedTuple):
+    """Free the adapter, if it has no other name, once no request uses it; then reply under this id."""
+
+    id: int
+    digest: str
+
+
+class AdapterNames:
+    """The adapters of one engine by name. May be used from any thread."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, AdapterInfo] = {}
+        self._coming: set[str] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def known(self) -> dict[str, AdapterInfo]:
+        """The adapters that turns may name, by name."""
+        with self._lock:
+            return dict(self._known)
+
+    def reserve(self, name: str) -> None:
+        """Take a name for an adapter that is about to be loaded; `settle` follows. Raises RequestError if it is
+        taken."""
+        with self._lock:
+            if name in self._known or name in self._coming:
+                raise RequestError(f"There is an adapter {shown(name)} already; drop it first, or use another name.")
+            self._coming.add(name)
+
+    def settle(self, name: str, adapter: AdapterInfo | None) -> None:
+        """Let turns use the adapter; None: it was not loaded, and its name is free again."""
+        with self._lock:
+            self._coming.discard(name)
+            if adapter is not None:
+                self._known[name] = adapter
+
+    def remove(self, name: str) -> AdapterInfo:
+        """Refuse turns that name this adapter from now on. Raises RequestError if there is none."""
+        with self._lock:
+            _ = self._checked([name])
+            return self._known.pop(name)
+
+    def chosen(self, named: AdaptersLike | None, tokens: Sequence[int]) -> Adapters:
+        """Returns what computes a prompt of these tokens. An activated LoRA applies from the last place of its
+        invocation tokens on, or nowhere if they do not occur, as in llama.cpp's server. Raises RequestError for names
+        that are not known and for scales that are not finite numbers."""
+        if named is None:
+            return BASE
+        with self._lock:
+            scales = self._checked(named)
+            adapters = {name: self._known[name] for name, scale in scales.items() if scale}
+        activated = next((adapter for adapter in adapters.values() if adapter.invocation_tokens), None)
+        if activated is not None and len(adapters) > 1:
+            raise RequestError(
+                f"The adapter {shown(activated.name)} is an activated LoRA, which begins to apply within a prompt: it "
+                "is used alone. Leave the others out, or give them scale 0."
+            )
+        start = 0 if activated is None else _last_place(activated.invocation_tokens, tokens)
+        sums: dict[str, float] = {}  # a file that is loaded under two names has the sum of their scales
+        for name, adapter in adapters.items():
+            sums[adapter.digest] = sums.get(adapter.digest, 0.0) + scales[name]
+        used = tuple(sorted((digest, scale) for digest, scale in sums.items() if scale))
+        return Adapters(used, start) if used and start >= 0 else BASE
+
+    def _checked(self, named: object) -> dict[str, float]:
+        """Returns the names with their scales."""
+        known = ", ".join(map(repr, sorted(self._known))) or "none; pass adapters= to Engine.load, or call load_adapter"
+        if isinstance(named, str | bytes) or not isinstance(named, Sequence | Mapping):
+            raise RequestError(
+                f'adapters={shown(named)} is not valid; write ["name"] or {{"name": 0.5}}. Loaded are: {known}.'
+            )
+        given = cast("Sequence[object] | Mapping[object, object]", named)
+        scales: dict[str, float] = {}
+        for name in given:
+            if not isinstance(name, str) or name not in self._known:
+                raise RequestError(f"There is no adapter {shown(name)}. Loaded are: {known}.")
+            scale = given[name] if isinstance(given, Mapping) else self._known[name].scale
+            scales[name] = scale_of(name, scale, f" Loaded are: {known}.")
+        return scales
+
+
+def scale_of(name: object, scale: object, further: str = "") -> float:
+    """Returns the scale of an adapter. Raises RequestError for what is not a finite number."""
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not abs(scale) <= _LARGEST:
+        raise RequestError(
+            f"The scale of the adapter {shown(name)} is {shown(scale)}; it must be a finite number.{further}"
+        )
+    return float(scale)
+
+
+def _last_place(wanted: Sequence[int], tokens: Sequence[int]) -> int:
+    """Returns where the last occurrence of a sequence of tokens begins; -1 if there is none."""
+    size, wanted = len(wanted), tuple(wanted)
+    ends = (at for at in range(len(tokens) - size, -1, -1) if tokens[at] == wanted[0])
+    return next((at for at in ends if tuple(tokens[at : at + size]) == wanted), -1)

@@ -1,0 +1,400 @@
+"""A store of states: what a cache forgets stays in memory, then on disk, and is found again by its tokens."""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+import stat
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import starmap
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from engine.runtime.adapters.adapters import BASE, Adapters
+from engine.runtime.cache.state_file import Origin, SavedState, read_head, read_state, write_state
+from engine.support import paths
+from engine.support.errors import RequestError, shown
+
+_Key: TypeAlias = tuple[Origin, tuple[int, ...], Adapters]
+_log = logging.getLogger("engine.runner")
+_FOLDER = re.compile(r"[0-9a-f]{32}")
+_FILE = re.compile(r"[0-9a-f]{64}\.state")
+_TEMPORARY = re.compile(r"\.[0-9a-f]{32,40}\..*")
+_LOCK = ".llama-engine-states.lock"
+_REST = 1024
+"""Bytes in a file besides its tokens and its state, at most."""
+_UNWRITTEN = 1 << 30
+"""Bytes that may wait to be written; a state beyond them is kept in memory only."""
+
+
+class StoreSizes(NamedTuple):
+    """How many states a store has in memory and on disk, and their bytes."""
+
+    states: int
+    memory: int
+    files: int
+    disk: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stored:
+    """A state in the store: the tokens that it holds, the adapters that computed them, and where it is (in memory if
+    `path` is None)."""
+
+    tokens: tuple[int, ...]
+    adapters: Adapters = BASE
+    path: Path | None = None
+
+
+class StateStore:
+    """States of conversations and pinned prefixes, within a budget of bytes in memory and one on disk; the least
+    recently used go first.
+
+    memory: bytes in memory, 512 MiB by default. path: a folder for states on disk, which processes may share; made if
+    it is not there. disk: bytes on disk, needed with a path. What is on disk are the conversations that the model read,
+    and only this user may read it. Whoever may write there decides what the model has read.
+
+    Engines may share one store, also one after the other: pass it as `Engine.load(states=...)`. In a child process
+    (`isolated=True`) a store has a memory of its own, and the same disk. Thread-safe. Raises RequestError for sizes
+    that are not valid and for a folder that cannot be used or that others may write to.
+    """
+
+    def __init__(self, memory: int = 512 << 20, path: str | Path | None = None, disk: int = 0) -> None:
+        for name, value in (("memory", memory), ("disk", disk)):
+            if type(value) is not int or value < 0:
+                raise RequestError(f"{name}={shown(value)} is not valid: it must be a number of bytes, 0 or more.")
+        if (path is None) != (disk == 0):
+            raise RequestError("A store on disk needs both: path, a folder, and disk, the most bytes in it.")
+        self._arguments = (memory, path, disk)
+        self._budget = memory
+        self._states: OrderedDict[_Key, bytes] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._folder = None if path is None else _Folder(Path(path).expanduser(), disk)
+        self._begin_writing()
+
+    def _begin_writing(self) -> None:
+        self._process = os.getpid()
+        self._writer: ThreadPoolExecutor | None = None
+        self._writes: set[Future[None]] = set()
+        self._unwritten = 0
+
+    def __reduce__(self) -> tuple[type["StateStore"], tuple[Any, ...]]:
+        return StateStore, self._arguments
+
+    @property
+    def memory(self) -> int:
+        """The most bytes in memory."""
+        return self._budget
+
+    def on_disk(self) -> "StateStore":
+        """Returns a store of the same folder without a memory."""
+        _, path, disk = self._arguments
+        return StateStore(0, path, disk)
+
+    @property
+    def durable(self) -> bool:
+        """Whether states are written to disk."""
+        return self._folder is not None
+
+    @property
+    def sizes(self) -> StoreSizes:
+        """What the store holds now."""
+        files, disk = (0, 0) if self._folder is None else self._folder.sizes()
+        return StoreSizes(len(self._states), self._bytes, files, disk)
+
+    def __repr__(self) -> str:
+        return f"<StateStore: {self.sizes}>"
+
+    def entries(self, origin: Origin) -> Iterator[Stored]:
+        """Yields the states of this origin, those in memory first."""
+        with self._lock:
+            known = [(tokens, adapters) for found, tokens, adapters in self._states if found == origin]
+        yield from starmap(Stored, known)
+        if self._folder is not None:
+            yield from self._folder.entries(origin)
+
+    def read(self, origin: Origin, entry: Stored) -> bytes | None:
+        """Returns a state, which then counts as used; None if it is gone, or damaged, in which case it is deleted."""
+        if entry.path is not None and self._folder is not None:
+            return self._folder.read(origin, entry)
+        with self._lock:
+            key = origin, entry.tokens, entry.adapters
+            state = self._states.get(key)
+            if state is not None:
+                self._states.move_to_end(key)
+            return state
+
+    def takes(self, size: int) -> bool:
+        """Whether a state of so many bytes is kept at all."""
+        return size <= max(self._budget, 0 if self._folder is None else self._folder.budget)
+
+    def put(self, origin: Origin, saved: SavedState, covered: Iterable[Stored] = ()) -> None:
+        """Keep a state, instead of the `covered` ones. It is written to disk in another thread."""
+        key = origin, saved.tokens, saved.adapters
+        with self._lock:
+            for entry in covered:
+                self._drop((origin, entry.tokens, entry.adapters))
+            self._drop(key)
+            if len(saved.state) <= self._budget:
+                self._states[key] = saved.state
+                self._bytes += len(saved.state)
+            while self._bytes > self._budget:
+                self._drop(next(iter(self._states)))
+        if self._folder is not None:
+            self._write(self._folder, origin, saved, [entry.path for entry in covered if entry.path is not None])
+
+    def discard(self, origin: Origin, entry: Stored) -> None:
+        """Forget a state that could not be used."""
+        if entry.path is not None:
+            _unlink(entry.path)
+            return
+        with self._lock:
+            self._drop((origin, entry.tokens, entry.adapters))
+
+    def flush(self) -> None:
+        """Wait until everything is written to disk."""
+        if self._process == os.getpid():  # a fork does not have the thread that writes
+            for write in list(self._writes):
+                write.result()
+
+    def clear(self) -> None:
+        """Forget all states in memory, and delete those on disk. Raises RequestError if one cannot be deleted."""
+        self.flush()
+        with self._lock:
+            self._states.clear()
+            self._bytes = 0
+        if self._folder is not None:
+            self._folder.clear()
+
+    def _drop(self, key: _Key) -> None:
+        self._bytes -= len(self._states.pop(key, b""))
+
+    def _write(self, folder: "_Folder", origin: Origin, saved: SavedState, covered: list[Path]) -> None:
+        size = len(saved.state)
+        with self._lock:
+            if self._process != os.getpid():
+                self._begin_writing()
+            if size > folder.budget or self._unwritten + size > _UNWRITTEN:
+                return
+            self._unwritten += size
+            if self._writer is None:
+                self._writer = ThreadPoolExecutor(1, thread_name_prefix="llama-engine-states")
+            writer = self._writer
+        try:
+            write = writer.submit(folder.write, origin, saved, covered)
+        except RuntimeError as error:  # no thread is left; what was not written is not counted, and not written later
+            with self._lock:
+                self._unwritten -= size
+                self._writer = None
+            _log.warning("A state is not written to disk: %s", error)
+            return
+        self._writes.add(write)
+        write.add_done_callback(lambda _: self._written(write, size))
+
+    def _written(self, write: "Future[None]", size: int) -> None:
+        self._writes.discard(write)
+        with self._lock:
+            self._unwritten -= size
+
+
+class _Folder:
+    """The states on disk: `<path>/<digest of the origin>/<digest of the tokens>.state`. Other files are left alone."""
+
+    def __init__(self, path: Path, budget: int) -> None:
+        self.budget = budget
+        self._path = path
+        self._known: dict[Path, tuple[int, dict[str, Stored]]] = {}
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = path.stat()
+        except (OSError, ValueError) as error:
+            raise RequestError(f"{path} cannot be a folder for states ({error}); choose another path.") from error
+        if os.name == "posix" and (found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+            raise RequestError(
+                f"Others may write to {path}, and so decide what a model has read; choose a folder of your own, or "
+                "take their rights away (chmod go-w)."
+            )
+
+    def entries(self, origin: Origin) -> list[Stored]:
+        """Returns the states of this origin. The heads of the files are read once."""
+        folder = self._place(origin)
+        try:
+            changed = folder.stat().st_mtime_ns
+            before, known = self._known.get(folder, (-1, {}))
+            if changed != before:
+                names = [each.name for each in os.scandir(folder) if _FILE.fullmatch(each.name)]
+                known = {name: known.get(name) or _head(folder / name, origin) for name in names}
+                self._known[folder] = (changed, known)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            _log.warning("The states in %s cannot be read: %s", folder, error)
+            return []
+        return [entry for entry in known.values() if entry.tokens]
+
+    def read(self, origin: Origin, entry: Stored) -> bytes | None:
+        path = entry.path
+        assert path is not None, "an entry of the folder has a path"
+        try:
+            saved = read_state(path, origin)
+        except RequestError as error:
+            if _size(path) is not None:
+                _log.warning("A state is not used, and deleted: %s", error)
+                _unlink(path)
+            return None
+        with contextlib.suppress(OSError):  # deleted by another process meanwhile
+            os.utime(path)
+        return saved.state if (saved.tokens, saved.adapters) == (entry.tokens, entry.adapters) else None
+
+    def write(self, origin: Origin, saved: SavedState, covered: Sequence[Path]) -> None:
+        """Write a state, after deleting the `covered` ones and as many old ones as the budget wants."""
+        folder = self._place(origin)
+        tokens = json.dumps((saved.tokens, saved.adapters)).encode()
+        name = hashlib.sha256(tokens).hexdigest() + ".state"
+        try:
+            with self._locked():
+                for path in covered:
+                    _unlink(path)
+                self._make_room(len(saved.state) + len(tokens) + _REST)
+                folder.mkdir(mode=0o700, exist_ok=True)
+                write_state(folder / name, origin, saved)
+                self._make_room(0)
+        except (OSError, RequestError) as error:
+            _log.warning("A state was not written to %s: %s", folder, error)
+
+    def clear(self) -> None:
+        try:
+            with self._locked():
+                for path in self._files():
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            raise RequestError(f"The states in {self._path} cannot be deleted ({error}); delete the folder.") from error
+
+    def sizes(self) -> tuple[int, int]:
+        """Returns the number of files and their bytes; of a folder that cannot be read, none."""
+        try:
+            sizes = [size for path in self._files() if (size := _size(path)) is not None]
+        except OSError as error:
+            _log.warning("The states in %s cannot be read: %s", self._path, error)
+            return 0, 0
+        return len(sizes), sum(sizes)
+
+    def _make_room(self, size: int) -> None:
+        """Delete the least recently used files until `size` more bytes fit. Called under the lock, so a temporary file
+        was left by a process that died."""
+        for path in self._files(_TEMPORARY):
+            _unlink(path)
+        aged: list[tuple[int, Path, int]] = []
+        for path in self._files():
+            with contextlib.suppress(FileNotFoundError):
+                found = path.stat()
+                aged.append((found.st_mtime_ns, path, found.st_size))
+        total = sum(each[2] for each in aged)
+        for _, path, bytes_ in sorted(aged):
+            if total + size <= self.budget:
+                break
+            _unlink(path)
+            total -= bytes_
+
+    def _files(self, names: "re.Pattern[str]" = _FILE) -> Iterator[Path]:
+        for folder in self._path.iterdir():
+            if _FOLDER.fullmatch(folder.name) and paths.is_dir(folder) and not folder.is_symlink():
+                yield from (path for path in folder.iterdir() if names.fullmatch(path.name))
+
+    def _place(self, origin: Origin) -> Path:
+        return self._path / hashlib.sha256(json.dumps(asdict(origin), sort_keys=True).encode()).hexdigest()[:32]
+
+    @contextmanager
+    def _locked(self) -> Generator[None]:
+        """Keep other processes from writing and deleting; where the system has no such locks, the budget may be
+        exceeded for a moment."""
+        with (self._path / _LOCK).open("wb") as file:
+            if os.name == "posix":
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _head(path: Path, origin: Origin) -> Stored:
+    """Returns the entry of a file; without tokens if it cannot be used."""
+    try:
+        return Stored(*read_head(path, origin), path)
+    except RequestError as error:
+        _log.warning("A state is not used: %s", error)
+        return Stored((), path=path)
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
+def _unlink(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        _log.warning("%s cannot be deleted: %s", path, error)
+
+
+class Saves(Protocol):
+    """What `Shelf.keep` needs of a `Backend`."""
+
+    def state_size(self, sequence: int) -> int: ...
+    def save(self, sequence: int) -> bytes: ...
+
+
+class Shelf:
+    """The states of one origin in a store. `whole`: the memory cannot be cut, so a state is only of use in full."""
+
+    def __init__(self, store: StateStore, origin: Callable[[], Origin]) -> None:
+        self.store = store
+        self._find_origin = origin
+
+    @cached_property
+    def _origin(self) -> Origin:
+        return self._find_origin()
+
+    def find(self, shared: Callable[[Stored], int], least: int, *, whole: bool) -> tuple[Stored, int] | None:
+        """Returns the state that shares most with a prompt, and how many tokens; None if those are fewer than
+        `least`."""
+        best: tuple[Stored, int] | None = None
+        for entry in self.store.entries(self._origin):
+            length = shared(entry)
+            if length >= least and not (whole and length < len(entry.tokens)):
+                best, least = (entry, length), length + 1
+        return best
+
+    def read(self, entry: Stored) -> bytes | None:
+        """Returns a state, or None if it is gone."""
+        return self.store.read(self._origin, entry)
+
+    def discard(self, entry: Stored) -> None:
+        """Forget a state that could not be used."""
+        self.store.discard(self._origin, entry)
+
+    def keep(self, tokens: Sequence[int], adapters: Adapters, memory: Saves, sequence: int, *, whole: bool) -> None:
+        """Put a state into the store, unless one there holds all of these tokens. States that it continues go."""
+        held = tuple(tokens)
+        covered: list[Stored] = []
+        for entry in self.store.entries(self._origin):
+            other = entry.tokens
+            if entry.adapters != adapters:
+                continue
+            if other == held or (not whole and other[: len(held)] == held):
+                return
+            if not whole and held[: len(other)] == other:
+                covered.append(entry)
+        if self.store.takes(memory.state_size(sequence)):
+            self.store.put(self._origin, SavedState(held, memory.save(sequence), adapters), covered)

@@ -1,0 +1,343 @@
+"""Enforces grammars: the vocabulary's table, compiled grammars, matchers. The only importer of llguidance."""
+
+import json
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from functools import cache, cached_property, lru_cache
+from time import thread_time
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from engine.runtime.guidance.trial import Controls, ControlTokens, limits, refusals
+from engine.support.errors import RequestError
+from engine.types.types import GBNF, Lark, Regex
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Mask: TypeAlias = NDArray[np.int32]
+else:
+    Mask: TypeAlias = Any
+"""One bit per token, whether it may come next; token 0 is the lowest bit of the first number."""
+_GBNF_WORD = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*|[\w-]+', re.DOTALL)
+"""A text, a set of characters, a comment or a name in GBNF. The rule `start` is renamed, for Lark begins there."""
+_SLOW = 0.05
+"""Seconds of this thread's processor time that a token may take; the largest schemas take a thousandth of a second. A
+mask takes up to ten times as long as its token."""
+_SLOW_TOKENS = 3
+"""In a row, before a grammar counts as too ambiguous: one alone is a machine that was busy."""
+MOST_GRAMMARS = 64
+MOST_CHARACTERS = 4_000_000
+"""The most compiled grammars that are cached for one vocabulary, and the most characters of grammar text in all of
+them."""
+
+
+class Tokens(ControlTokens, Protocol):
+    """What constraints need of a vocabulary."""
+
+    def tokenize(self, text: str, *, special: bool) -> list[int]: ...
+    def all_token_bytes(self) -> list[bytes]: ...
+    def is_end(self, token: int) -> bool: ...
+
+
+class Matcher:
+    """One turn's position in a grammar. Used by one thread at a time."""
+
+    __slots__ = ("_inner", "_slow", "_table")
+
+    def __init__(self, inner: Any, table: "Table") -> None:
+        self._inner = inner
+        self._table = table
+        self._slow = 0
+
+    def consume(self, token: int) -> bool:
+        """Advance by a token. Returns False, and changes nothing, if the grammar does not allow it. Raises RequestError
+        if that takes too long: in an ambiguous grammar each token takes longer than the one before."""
+        began = thread_time()
+        taken = self._inner.try_consume_tokens([token]) == 1
+        self._slow = self._slow + 1 if thread_time() - began > _SLOW else 0
+        if self._slow == _SLOW_TOKENS:
+            raise RequestError(
+                "The constraint cannot be held any further: its grammar is so ambiguous that a token takes over "
+                f"{_SLOW * 1e3:.0f} ms. Simplify it."
+            )
+        return taken
+
+    def consume_text(self, text: str) -> bool:
+        """Advance by plain text, however it is tokenized. Returns False, and changes nothing, if the grammar does not
+        allow it."""
+        tokens = self._table.tokens(text)
+        if self._inner.validate_tokens(tokens) < len(tokens):
+            return False
+        return not tokens or self._inner.consume_tokens(tokens)
+
+    def allowed(self, tokens: Sequence[int]) -> Sequence[int]:
+        """Returns the first of these tokens, as far as they may follow one another. Changes nothing."""
+        return tokens[: self._inner.validate_tokens(list(tokens))]
+
+    def forced(self) -> list[int]:
+        """Consume and return the tokens that must follow, as far as the same text has no other tokenization."""
+        tokens: list[int] = self._inner.compute_ff_tokens()
+        if self.error or (tokens and not self._inner.consume_tokens(tokens)):
+            raise RequestError(f"The constraint cannot be held any further: {self.error}. Simplify it.")
+        return tokens
+
+    @property
+    def accepts(self) -> bool:
+        """Whether the text so far is complete."""
+        return self._inner.is_accepting()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the text is complete, and nothing can follow. Raises RequestError like `check`."""
+        self.check()
+        return self._inner.is_stopped()
+
+    def check(self) -> None:
+        """Raise RequestError if nothing can follow although the text is not complete."""
+        if self._inner.is_stopped() and (self.error or not self.accepts):
+            why = self.error or "its grammar allows nothing after the text so far, which is not complete"
+            raise RequestError(f"The constraint cannot be held any further: {why}. Simplify its schema or grammar.")
+
+    @property
+    def error(self) -> str:
+        """Why it cannot continue (the grammar is too complex); "" if it can."""
+        return self._inner.get_error().partition("\n")[0] if self._inner.is_error() else ""
+
+    def copy(self) -> "Matcher":
+        """Returns an independent matcher at the same position."""
+        return Matcher(self._inner.deep_copy(), self._table)
+
+    @property
+    def inner(self) -> Any:
+        """llguidance's own object."""
+        return self._inner
+
+
+def llguidance() -> Any:
+    """Returns the library, imported at the first constraint. Raises RequestError if it cannot be loaded."""
+    try:
+        import llguidance as library
+    except ImportError as error:
+        raise RequestError(
+            f"Constraints need llguidance, which cannot be loaded ({error}). Where the address space is limited "
+            "(`ulimit -v`), raise the limit; otherwise reinstall it: pip install --force-reinstall llguidance."
+        ) from error
+    return library
+
+
+class Table:
+    """A vocabulary as llguidance needs it.
+
+    Making one takes a second for 150,000 tokens, during which no other Python thread runs; so it is made once per
+    model, for the first constraint.
+    """
+
+    def __init__(self, tokens: Tokens) -> None:
+        library = llguidance()
+        wrapped = _Wrapped(tokens)
+        self.size = tokens.size
+        self.ends = [token for token in range(tokens.size) if tokens.is_end(token)]
+        self.marks = Marks(tokens)
+        self.inner: Any = library.LLTokenizer(
+            library.TokenizerWrapper(wrapped), n_vocab=tokens.size, eos_token=wrapped.eos_token_id
+        )
+
+    def tokens(self, text: str) -> list[int]:
+        """Tokenize plain text."""
+        return self.inner.tokenize_bytes(text.encode("utf-8", "replace"))
+
+    def marked(self, text: str) -> list[int]:
+        """Tokenize a text, with the texts of control tokens as control tokens."""
+        parts = self.marks.cut(text)
+        return [token for part in parts for token in ([part] if isinstance(part, int) else self.tokens(part))]
+
+    @cached_property
+    def end_bits(self) -> "NDArray[np.int32]":
+        """The end tokens as a row of bits."""
+        import numpy as np
+
+        bits = np.zeros(self.words * 32, dtype=np.uint8)
+        bits[self.ends] = 1
+        return np.packbits(bits, bitorder="little").view(np.int32)
+
+    @property
+    def words(self) -> int:
+        """The number of 32-bit integers in a row of one bit per token."""
+        return (self.size + 31) // 32
+
+
+class Marks:
+    """The control and user-defined tokens of a vocabulary, by their texts; white space and single characters do not
+    count."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self.tokens: dict[str, int] = {}
+        for token in filter(tokens.is_special, range(tokens.size)):
+            text = tokens.token_bytes(token).decode(errors="replace")
+            if len(text) > 1 and text.strip() == text:
+                self.tokens.setdefault(text, token)
+        longest_first = sorted(self.tokens, key=len, reverse=True)
+        self._pattern = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if longest_first else None
+
+    def cut(self, text: str) -> list[str | int]:
+        """Cut a text into plain parts and these tokens."""
+        parts = self._pattern.split(text) if self._pattern is not None else [text]
+        return [self.tokens.get(part, part) for part in parts if part]
+
+
+class _Wrapped:
+    """A vocabulary in the form that llguidance's wrapper asks for."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        numbers = range(tokens.size)
+        self.tokens: Sequence[bytes] = tokens.all_token_bytes()
+        self.special_token_ids = [token for token in numbers if tokens.is_special(token)]
+        self.bos_token_id = None
+        self.eos_token_id = next(filter(tokens.is_end, numbers), tokens.size - 1)
+        self._tokenize = tokens.tokenize
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        plain = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+        return self._tokenize(plain, special=False)
+
+
+class Compiler:
+    """Compiles grammars for one vocabulary and caches the most recently used. Thread-safe."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, Matcher] = OrderedDict()
+        self._room = MOST_CHARACTERS
+
+    @cached_property
+    def table(self) -> Table:
+        """The vocabulary's table."""
+        return Table(self._tokens)
+
+    def compiled(self, grammar: str) -> Matcher:
+        """Returns a matcher at the beginning of a grammar. Raises RequestError if the grammar cannot be enforced."""
+        with self._lock:
+            known = self._kept.get(grammar)
+            if known is not None:
+                self._kept.move_to_end(grammar)
+                return known.copy()
+            table = self.table
+        made = _compiled(table, grammar)
+        with self._lock:
+            if grammar not in self._kept:
+                self._kept[grammar] = made
+                self._room -= len(grammar)
+            while len(self._kept) > MOST_GRAMMARS or (self._room < 0 and len(self._kept) > 1):
+                self._room += len(self._kept.popitem(last=False)[0])
+            return made.copy()
+
+
+def _compiled(table: Table, grammar: str) -> Matcher:
+    from llguidance import LLMatcher
+
+    made = Matcher(LLMatcher(table.inner, grammar, log_level=0, limits=limits()), table)
+    first = made.copy()
+    if not made.error:
+        first.inner.compute_bitmask()  # some limits show only at the first token
+    if why := made.error or first.error:
+        raise _unheld(why)
+    return made
+
+
+def check(grammar: str, controls: Controls) -> None:
+    """Raise RequestError for a grammar that cannot be enforced with this vocabulary, or not compiled in time."""
+    (why,) = refusals([grammar], controls)
+    if why is not None:
+        raise _unheld(why)
+
+
+def _unheld(why: str) -> RequestError:
+    return RequestError(f"The constraint cannot be enforced: {why}. Simplify its schema or grammar.")
+
+
+def refusal(schemas: Sequence[Mapping[str, Any]]) -> list[str | None]:
+    """Returns for each JSON Schema why no grammar can be made of it; None if one can. Raises RequestError if that takes
+    too long."""
+    return refusals([json.dumps({"grammars": [{"json_schema": dict(schema)}]}) for schema in schemas])
+
+
+def regex_refusal(pattern: str) -> str | None:
+    """Returns why a regular expression cannot be enforced; None if it can."""
+    return refusals([llguidance().LLMatcher.grammar_from_regex(pattern)])[0]
+
+
+def grammar_of(given: Regex | Lark | GBNF) -> str:
+    """Returns a caller's grammar in llguidance's Lark. Raises RequestError for a GBNF grammar that cannot be read."""
+    matcher = llguidance().LLMatcher
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    match given:
+        case Lark(grammar):
+            return grammar
+        case Regex(pattern):
+            (made,) = json.loads(matcher.grammar_from_regex(pattern))["grammars"]
+            return made["lark_grammar"]
+        case GBNF(grammar):
+            try:
+                return gbnf_to_lark(_GBNF_WORD.sub(lambda word: "start-0" if word[0] == "start" else word[0], grammar))
+            except Exception as error:
+                why = str(error).partition("\n")[0]
+                raise RequestError(f"The GBNF grammar cannot be read: {why}. Correct it there.") from error
+
+
+def accepts(lark: str, text: str) -> bool:
+    """Whether a grammar, which has been checked, matches the whole text. A grammar that names control tokens matches
+    any, since a text holds none."""
+    matcher = _for_text(lark)
+    if matcher.is_error():
+        return True
+    matcher = matcher.deep_copy()
+    tokens = _bytes().tokenize_bytes(text.encode("utf-8", "surrogatepass"))
+    return (not tokens or matcher.consume_tokens(tokens)) and matcher.is_accepting()
+
+
+@lru_cache(maxsize=64)
+def _for_text(lark: str) -> Any:
+    from llguidance import LLMatcher
+
+    return LLMatcher(_bytes(), LLMatcher.grammar_from_lark(lark), log_level=0, limits=limits())
+
+
+@cache
+def _bytes() -> Any:
+    from llguidance import LLTokenizer
+
+    return LLTokenizer("byte")
+
+
+def masks(matchers: Sequence[Matcher]) -> "Sequence[Mask]":
+    """Returns for each matcher a row of bits: the tokens allowed next, including end tokens if its text is complete.
+
+    Computed without the GIL, all in one call.
+    """
+    import numpy as np
+    from llguidance.numpy import fill_next_token_bitmask_par
+
+    table = matchers[0]._table  # pyright: ignore[reportPrivateUsage]
+    rows = np.zeros((len(matchers), table.words), dtype=np.int32)
+    numbered = [(matcher.inner, number) for number, matcher in enumerate(matchers)]
+    fill_next_token_bitmask_par(_executor(), numbered, rows)
+    for number, matcher in enumerate(matchers):
+        if matcher.accepts:
+            rows[number] |= table.end_bits
+    return list(rows)
+
+
+_executors: list[Any] = []
+
+
+def _executor() -> Any:
+    from llguidance import LLExecutor
+
+    if not _executors:
+        _executors.append(LLExecutor())
+    return _executors[0]

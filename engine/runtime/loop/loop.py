@@ -1,0 +1,590 @@
+"""The engine's loop without its thread: each call of `step` advances all requests that can run by one batch. It
+collects the replies, at most one for each request.
+
+Whatever a request brings along (a parser, a logits processor, a saved state) and whatever that raises, even SystemExit,
+ends only that request: hence the handlers of BaseException here.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from math import isnan
+from time import perf_counter
+
+from engine.runtime.adapters.adapters import DropAdapter, LoadAdapter
+from engine.runtime.adapters.loaded_adapters import LoadedAdapters
+from engine.runtime.cache.pins import Pins
+from engine.runtime.cache.prefix import Blocked, PrefixCache, common_prefix
+from engine.runtime.cache.state_store import Shelf, StateStore
+from engine.runtime.draft.drafter import drafter_for
+from engine.runtime.guidance.guide import Guide
+from engine.runtime.guidance.matcher import Compiler, Mask, masks
+from engine.runtime.loop.backend import Backend, Row
+from engine.runtime.loop.config import LoopOptions
+from engine.runtime.loop.generation import Generation, TokenTable
+from engine.runtime.loop.replies import Replies, contained
+from engine.runtime.loop.request import TurnRequest, check_fits
+from engine.runtime.loop.scheduler import Chunk, Scheduler
+from engine.runtime.loop.sequence import SequenceState
+from engine.runtime.media.encoder import Encoder
+from engine.runtime.media.media import has_media, whole
+from engine.runtime.stream.vectors import Embed, VectorQueue, Vectors
+from engine.support.errors import ContextOverflowError, DecodeError, EngineError, RequestError
+from engine.types.events import Finished
+from engine.types.types import FinishReason
+
+_log = logging.getLogger("engine.runner")
+_STRIKES = 3
+"""Failed decodes in a row after which a request ends with the error."""
+_ABORTS = 20
+"""Aborted decodes in a row after which a request ends: a cancellation aborts one."""
+_STATES = 256 << 20
+"""Bytes for the states of idle conversations, without a store of the caller's."""
+_RESERVE = 512
+"""Tokens of a shared pool that are reserved for an answer without `max_tokens`."""
+
+
+class Loop:
+    """Takes requests and produces replies, over one backend. `draft`: the context of a smaller model, or of the model's
+    own head, which guesses for it. `clock`: seconds, monotonic. `encoded`: called in another thread when a picture was
+    encoded, for which a step may have waited."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        options: LoopOptions | None = None,
+        *,
+        draft: Backend | None = None,
+        clock: Callable[[], float] = perf_counter,
+        encoded: Callable[[], object] = bool,
+    ) -> None:
+        options = options or LoopOptions()
+        self._backend = backend
+        self.compiler = Compiler(backend.vocab)
+        """Compiles grammars; may be used from any thread."""
+        self._n_ctx = backend.info.n_ctx
+        self._tokens = TokenTable(backend.vocab)
+        self._store = options.states
+        self._cache = PrefixCache(backend, shelf=Shelf(options.states or StateStore(_STATES), lambda: backend.origin))
+        self._pins = Pins(backend, self._cache)
+        self._adapters = LoadedAdapters(backend)
+        self._scheduler = Scheduler(backend.info, options.prefill_seconds)
+        self._drafts = drafter_for(backend, draft, options.draft_max, options.prefill_seconds, clock)
+        self._clock = clock
+        self._states: dict[int, SequenceState] = {}
+        self._deadlines: dict[int, float] = {}
+        self._vectors = VectorQueue()
+        projector = backend.projector
+        self._encoder = None if projector is None else Encoder(projector.encode, encoded)
+        self._scoring = 0  # requests whose tokens are scored
+        self._seeing = 0  # requests with media
+        self._replies = Replies()
+        self.drain = self._replies.drain
+        self._decoding: Sequence[Chunk] = []
+        self._admit_again = False
+
+    @property
+    def cache(self) -> PrefixCache:
+        return self._cache
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step has anything to do: not while all that runs waits for a picture to be encoded."""
+        if not self._states or self._vectors.jobs or self._encoder is None:
+            return bool(self._states or self._vectors.jobs)
+        return self._admit_again or not (self._encoder.is_busy and self._scheduler.waits)
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds until the next deadline of a request; None without one."""
+        return max(0.0, min(self._deadlines.values()) - self._clock()) if self._deadlines else None
+
+    def submit(self, request: TurnRequest) -> None:
+        """Accept a request. If making its parser or its options fails, the request ends with that error."""
+        now = self._clock()
+        try:
+            parser, constraint = request.parser(), request.constraint
+            guide = Guide(constraint, self.compiler, parser) if constraint is not None else None
+            generation = Generation(self._tokens, parser, request.limits, guide)
+            opening = generation.start()
+            check_fits(len(request.tokens) + len(opening.forced), self._n_ctx)
+            self._adapters.check(request.adapters)
+            if request.pin:
+                self._pins.check(sum(state.request.pin for state in self._states.values()))
+        except BaseException as error:  # noqa: BLE001 - a parser is the caller's code; what it raises is this request's
+            self._replies.refuse(request.id, contained(error))
+            return
+        state = SequenceState(request, generation, [*request.tokens, *opening.forced], now)
+        self._states[request.id] = state
+        self._scoring += bool(request.scored)
+        self._seeing += bool(request.media)
+        self._replies.emit(state, opening.events)
+        if request.deadline is not None:
+            self._deadlines[request.id] = now + request.deadline
+        self._scheduler.add(state)
+        self._admit_again = True
+
+    def unpin(self, id_: int) -> None:
+        """Allow the cache to forget what this request pinned or claimed when it needs the cells."""
+        self._cache.disclaim(id_)
+        self._admit_again |= self._pins.release(id_)
+
+    def save(self, id_: int, pin: int) -> None:
+        """Reply, under `id_`, with the state of the prefix that request `pin` pinned."""
+        try:
+            self._replies.hand_over(id_, self._pins.state(pin))
+        except BaseException as error:  # noqa: BLE001 - a failure (no memory for the state) ends this request only
+            self._replies.refuse(id_, contained(error))
+
+    def embed(self, request: Embed) -> None:
+        """Accept a request for vectors, which are made between the steps of turns."""
+        try:
+            self._vectors.add(request, self._backend.vectors().info)
+        except BaseException as error:  # noqa: BLE001 - a context that cannot be made ends this request only
+            self._replies.refuse(request.id, contained(error))
+
+    def change_adapters(self, order: LoadAdapter | DropAdapter) -> None:
+        """Load an adapter, or free one as soon as no request uses it; replies when that is done."""
+        if isinstance(order, DropAdapter):
+            self._adapters.drop(order.id, order.digest)
+            self._settle_adapters()
+            return
+        try:
+            self._adapters.load(order.digest, order.path)
+        except BaseException as error:  # noqa: BLE001 - a file that cannot be loaded ends this request only
+            self._replies.refuse(order.id, contained(error))
+        else:
+            self._replies.done(order.id)
+
+    def _settle_adapters(self) -> None:
+        if self._adapters.leaving:
+            used = {digest for state in self._states.values() for digest, _ in state.request.adapters.scales}
+            for id_ in self._adapters.settle(used):
+                self._replies.done(id_)
+
+    def cancel(self, id_: int) -> None:
+        """End a request with reason "cancelled"; does nothing if it is over or unknown."""
+        if self._vectors.cancel(id_):
+            self._replies.refuse(id_, EngineError("The request for vectors was cancelled."))
+        if (state := self._states.get(id_)) is not None:
+            self._finish(state, "cancelled")
+
+    def interrupt(self, id_: int | None = None) -> None:
+        """Stop the decode that is running, if it is for this request alone (None: in any case). May be called from any
+        thread. It is only a hint: the request goes on unless it is cancelled too."""
+        chunks = self._decoding
+        if chunks and (id_ is None or all(chunk.state.request.id == id_ for chunk in chunks)):
+            self._backend.abort()
+        embedding = self._vectors.running
+        if embedding and (id_ is None or embedding == frozenset((id_,))):
+            self._backend.vectors().abort()
+
+    def end_reasoning(self, id_: int) -> None:
+        """Close a request's reasoning after its next token."""
+        if (state := self._states.get(id_)) is not None:
+            state.generation.end_reasoning()
+
+    def cancel_all(self) -> None:
+        for state in list(self._states.values()):
+            self._finish(state, "cancelled")
+        for id_ in self._vectors.clear():
+            self._replies.refuse(id_, EngineError("The engine was closed before the vectors were made."))
+
+    def close(self) -> None:
+        """Wait for the picture that is being encoded. The backend may then be closed."""
+        if self._encoder is not None:
+            self._encoder.close()
+
+    def keep_states(self) -> None:
+        """Keep the states of all sequences in the caller's store, if there is one, because the context is closed."""
+        if self._store is not None:
+            self._cache.keep_all()
+            self._store.flush()
+
+    def abandon(self, error: Exception) -> None:
+        """End every request with this error, because the loop is broken. Uses neither the backend nor the cache."""
+        for state in self._states.values():
+            self._replies.abandon(state, error)
+        self._states.clear()
+        for id_ in (*self._vectors.clear(), *self._adapters.abandon()):
+            self._replies.refuse(id_, error)
+
+    def step(self) -> None:
+        """Evaluate the next tokens of all running requests, and advance those that have a token to draw."""
+        for batch in self._plan():
+            if not self._decode(batch):
+                break
+            self._advance(batch)
+        if self._vectors.jobs:
+            self._make_vectors()
+
+    def _make_vectors(self) -> None:
+        rows = self._scheduler.budget.rows if self._states else None  # beside turns, as many as prompts may take
+        for id_, result in self._vectors.step(self._backend.vectors(), rows):
+            if isinstance(result, Vectors):
+                self._replies.give(id_, result)
+            else:
+                self._replies.refuse(id_, contained(result))
+
+    def _plan(self) -> list[list[Chunk]]:
+        """Returns the next batches, after making room for them: idle prefixes are forgotten first, then the least
+        urgent requests are preempted."""
+        if self._deadlines:
+            self._expire()
+        if self._admit_again:
+            self._admit()
+        if self._seeing and self._encoder is not None:
+            for state, error in self._encoder.serve(self._scheduler.running):
+                self._finish(state, "error", contained(error))
+        if self._drafts is not None or self._scoring:
+            self._guess()
+        while batches := self._scheduler.plan(self._adapters.in_force):
+            needed, guesses = 0, 0
+            for batch in batches:
+                for chunk in batch:
+                    needed += chunk.stop - chunk.start
+                    guesses += len(chunk.draft)
+            if self._cache.make_room(needed + guesses):
+                break
+            if guesses:
+                for state in self._scheduler.running:
+                    state.draft = ()
+            else:
+                self._give_way()
+        return batches
+
+    def _decode(self, chunks: Sequence[Chunk]) -> bool:
+        """Evaluate these chunks in one batch. Returns False if that failed, after handling the failure."""
+        began = self._clock()
+        self._decoding = chunks
+        try:
+            self._evaluate(chunks)
+        except (EngineError, MemoryError) as error:  # also no memory for the rows, adapters that cannot be set
+            self._recover(chunks, error)
+            return False
+        finally:
+            self._decoding = ()
+        prefill = 0
+        for state, start, stop, draft, part in chunks:
+            if part is not None:
+                prefill += part.stop - part.start
+            elif stop - start > 1 or stop < len(state.tokens):  # not the one token after which the next is drawn
+                prefill += stop - start + len(draft)
+        if prefill:
+            self._scheduler.budget.took(prefill, self._clock() - began)
+        elif self._drafts is not None:
+            self._drafts.rule.decoded(sum(chunk.size for chunk in chunks), self._clock() - began)
+        return True
+
+    def _evaluate(self, chunks: Sequence[Chunk]) -> None:
+        """Evaluate these chunks, which the same adapters compute, in one decode. Raises DecodeError, or what
+        kept the decode from being made."""
+        first = chunks[0]
+        self._adapters.use(first.scales)
+        if first.part is not None:
+            state, (unit, start, stop) = first.state, first.part
+            state.begun = 0  # nothing of the unit is left if this fails
+            place = state.position(first.start)
+            self._backend.decode_media(unit, state.sequence, place, state.rows, slice(start, stop))
+            state.begun = stop
+            return
+        rows: list[Row] = []
+        for chunk in chunks:
+            rows += chunk.rows()
+        self._backend.decode(rows)
+
+    def _advance(self, chunks: Sequence[Chunk]) -> None:
+        """Record that these chunks were decoded, then draw a token for each chunk with output."""
+        due: list[tuple[SequenceState, int, tuple[int, ...]]] = []
+        row, constrained = 0, False
+        for state, start, stop, draft, part in chunks:
+            if part is not None:
+                if part.stop < part.unit.rows:
+                    return  # it is the only chunk of its batch
+                state.rows, state.begun = None, 0
+            self._cache.extend(state.sequence, state.tokens[start:stop])
+            state.evaluated = stop
+            state.strikes = state.aborts = 0
+            if draft:
+                self._cache.extend(state.sequence, draft)
+            if stop in state.marks:
+                self._cache.checkpoint(state.sequence)
+            if state.first_token is None:
+                self._replies.prefilled(state)
+            if stop == len(state.tokens):
+                due.append((state, row + stop - start - 1, draft))
+                constrained = constrained or state.request.constraint is not None
+            row += stop - start + len(draft)
+        masks = self._masks_together([state for state, _, _ in due]) if constrained else {}
+        for state, at, draft in due:
+            try:
+                mask = (self._masks([state]) if masks is None else masks).get(state)
+                finish = self._draw_along(state, at, draft, mask) if draft else self._draw(state, at, mask)
+                if finish is None and len(state.tokens) > self._n_ctx:
+                    finish = "length"
+                if finish is not None:
+                    self._finish(state, finish)
+            except BaseException as error:  # noqa: BLE001 - a draw's failure (logits, parser) is this request's alone
+                self._finish(state, "error", contained(error))
+        if self._drafts is not None and self._drafts.follow is not None:
+            self._drafts.follow(chunks)
+
+    def _masks_together(self, due: Sequence[SequenceState]) -> "dict[SequenceState, Mask] | None":
+        """Returns the masks; None if they must be computed one by one, since that of one request fails."""
+        try:
+            return self._masks(due)
+        except BaseException as error:  # noqa: BLE001 - llguidance's panics too; the request at fault ends with its own
+            _log.warning("The tokens that constraints allow could not be computed together: %r", error)
+            return None
+
+    @staticmethod
+    def _masks(due: Sequence[SequenceState]) -> "dict[SequenceState, Mask]":
+        """Returns the tokens that each of these may draw, if a grammar is in force: all computed at once, without the
+        GIL."""
+        awake = {state: matcher for state in due if (matcher := state.generation.matcher) is not None}
+        return dict(zip(awake, masks(list(awake.values())), strict=True)) if awake else {}
+
+    def _draw(self, state: SequenceState, row: int, mask: "Mask | None" = None) -> FinishReason | None:
+        """Draw a token and process it; returns why the turn ended, if it did. Only this method draws tokens, or appends
+        tokens that were not drawn."""
+        if state.request.pin:
+            return "stop"
+        if state.request.scored:
+            return self._score(state, row)
+        sampler = state.sampler
+        assert sampler is not None, "a running request has a sampler"
+        if state.request.constraint is not None and (matcher := state.generation.matcher) is not None:
+            matcher.check()
+        token = self._backend.sample(sampler, row, mask)
+        if (top := state.request.sampling.logprobs) is not None:
+            state.logprobs.append(self._backend.logprobs(row, token, top))
+        if state.first_token is None:
+            state.first_token = self._clock()
+        events, forced, finish, dropped = state.generation.advance(token)
+        if events:
+            self._replies.emit(state, events)
+        if not dropped:
+            state.tokens.append(token)
+        for token in forced:
+            sampler.accept(token)
+            state.tokens.append(token)
+        return finish
+
+    def _score(self, state: SequenceState, row: int) -> FinishReason | None:
+        """Record the log-probability of the next token that is to be scored, and let it follow."""
+        scored, done = state.request.scored, len(state.tokens) - len(state.request.tokens)
+        entry = self._backend.logprobs(row, scored[done], state.request.sampling.logprobs or 1)
+        if isnan(entry.drawn.logprob):
+            raise DecodeError("The model's logits are not numbers; the file may be damaged.", "nan")
+        state.logprobs.append(entry)
+        self._replies.touch(state)
+        state.tokens.append(scored[done])
+        return "stop" if done + 1 == len(scored) else None
+
+    def _draw_along(
+        self, state: SequenceState, row: int, draft: tuple[int, ...], mask: "Mask | None"
+    ) -> FinishReason | None:
+        """Draw one token, and one more for each guess that was right. Each is drawn from the logits after the previous
+        token, by the grammar's mask there, so the output is the same as without guesses."""
+        right = 0
+        while True:
+            finish = self._draw(state, row + right, mask)
+            new = state.tokens[state.evaluated + right :]  # the drawn token, and those that it forced
+            same = common_prefix(new, draft[right:], len(new))
+            right += same
+            if finish is not None or same < len(new):
+                break
+            mask = self._masks([state]).get(state)
+        if self._drafts is not None and not state.request.scored:
+            self._drafts.judged(state, len(draft), right)
+        state.evaluated = self._cache.cut(state.sequence, state.evaluated + right)
+        return finish
+
+    def _guess(self) -> None:
+        """Let the requests that decode guess their next tokens. Wrong guesses are cut off again, so there are none for
+        a memory that cannot be cut. Tokens that are scored are no guesses: all of them are right."""
+        for state in self._scheduler.running:
+            scored = state.request.scored if state.pending == 1 else ()
+            state.draft = scored[len(state.tokens) - len(state.request.tokens) : -1] if scored else ()
+        if self._drafts is not None and not self._cache.whole_only:
+            due, rows = self._scheduler.guessing
+            self._drafts.guess([each for each in due if not (each.request.scored or each.request.media)], rows)
+
+    def _expire(self) -> None:
+        now = self._clock()
+        for id_ in [id_ for id_, at in self._deadlines.items() if now >= at]:
+            self._finish(self._states[id_], "deadline")
+
+    def _admit(self) -> None:
+        """Start waiting requests while there are sequences and cells, in order; but one that waits for a prefix that is
+        being evaluated does not hold up the others."""
+        self._admit_again = False
+        for state in self._scheduler.waiting:
+            request = state.request
+            marks = request.turns if self._cache.whole_only else ()
+            if request.adapters.start > 0:  # no chunk is computed partly with adapters
+                marks = tuple(sorted({*marks, request.adapters.start}))
+            if request.media:  # nor are text and media in one
+                ends = (end for each in request.media for end in (each.start, each.stop))
+                marks = tuple(sorted({*ends, *(whole(state.tokens, mark) for mark in marks)}))
+            # A less urgent request may take long to evaluate the prefix that both share.
+            waits = all(other.request.priority >= request.priority for other in self._scheduler.running)
+            lease = self._cache.acquire(
+                state.tokens,
+                self._longest(state),
+                marks,
+                anew=bool(request.state),
+                waits=waits,
+                adapters=request.adapters,
+            )
+            if lease is Blocked.SHARED:
+                self._admit_again = True
+                continue
+            if isinstance(lease, Blocked):
+                break
+            state.marks = marks
+            self._scheduler.start(state, lease.sequence, lease.reused)
+            try:
+                self._begin(state, lease.reused)
+            except BaseException as error:  # noqa: BLE001 - options that fail end this request only
+                self._finish(state, "error", contained(error))
+
+    def _longest(self, state: SequenceState) -> int:
+        """Returns the maximum number of tokens that the request is expected to hold."""
+        request = state.request
+        if request.pin:
+            return 0
+        left = request.limits.max_tokens
+        wanted = len(request.tokens) + (_RESERVE if left is None else left + len(request.limits.reasoning_close))
+        return min(wanted, self._n_ctx)
+
+    def _begin(self, state: SequenceState, reused: int) -> None:
+        """Set up a request that has just got its sequence."""
+        if state.sampler is None:
+            state.started, state.cached = self._clock(), reused
+            if state.request.state and self._load(state):
+                self._finish(state, "stop")
+                return
+            if has_media(state.tokens) and not state.request.media:
+                raise RequestError(
+                    "There is no room for this state with pictures or sounds, which are not there to be read again; "
+                    "release a prefix, or load with a larger kv_tokens=."
+                )
+            if state.request.scored:
+                return
+            text = [token for token in state.tokens if token >= 0] if state.request.media else state.tokens
+            state.sampler = self._backend.sampler(state.request.sampling, text)
+        self._backend.attach(state.sequence, state.sampler)
+
+    def _load(self, state: SequenceState) -> bool:
+        """Load a saved state instead of evaluating the tokens. Returns False if there is no room for it; then the
+        tokens are evaluated, which makes room."""
+        loaded = self._cache.load(state.sequence, state.tokens, state.request.state)
+        state.evaluated = state.cached = len(state.tokens) if loaded else 0
+        return loaded
+
+    def _give_way(self) -> None:
+        """Preempt the least urgent request: it loses its sequence and resumes later where it was; nothing is emitted
+        twice."""
+        victim = self._scheduler.victim()
+        if victim is None:
+            if self._cache.widen():  # was there too little room, or only beside others?
+                return
+            self._outgrown(self._scheduler.running[0])
+            return
+        self._backend.attach(victim.sequence, None)
+        self._cache.release(victim.sequence)
+        self._scheduler.preempt(victim)
+        self._admit_again = True
+
+    def _outgrown(self, state: SequenceState) -> None:
+        """End a request that needs more cells, by itself, than are left beside pinned prefixes (or than the context
+        really has)."""
+        if state.first_token is not None:
+            self._finish(state, "length")
+            return
+        left = self._cache.free + state.evaluated
+        error = ContextOverflowError(
+            f"The prompt has {len(state.tokens):,} tokens, but the KV cache has room for {left:,} beside pinned "
+            "prefixes; release one, or load with a larger kv_tokens= (n_ctx= without a shared pool)."
+        )
+        self._finish(state, "error", error)
+
+    def _finish(self, state: SequenceState, reason: FinishReason, error: Exception | None = None) -> None:
+        """End the request; what it evaluated stays in the cache for others, unless it failed."""
+        id_ = state.request.id
+        self._scheduler.remove(state)
+        if state.sequence >= 0:
+            self._leave(state, reason, error)
+        if state.sampler is not None:
+            state.sampler.close()
+        del self._states[id_]
+        self._scoring -= bool(state.request.scored)
+        self._seeing -= bool(state.request.media)
+        self._deadlines.pop(id_, None)
+        self._settle_adapters()
+        self._admit_again = True
+        try:
+            closing = state.generation.close(reason)
+        except BaseException as fault:  # noqa: BLE001 - the parser's failure is reported to its own reader
+            closing, error = [Finished("error")], error or contained(fault)
+        self._replies.end(state, closing, error, self._clock(), self._cache.checkpoints)
+
+    def _leave(self, state: SequenceState, reason: FinishReason, error: Exception | None) -> None:
+        """Give back the sequence of a request that is over."""
+        self._backend.attach(state.sequence, None)
+        if error is not None:
+            self._cache.drop(state.sequence)
+        elif state.request.pin and reason == "stop":
+            self._pins.keep(state.request.id, state.sequence)
+            if self._store is not None and self._store.durable:
+                self._cache.keep(state.sequence)
+        else:
+            if state.request.claims:
+                self._cache.claim(state.request.id, tuple(self._cache.held(state.sequence)))
+            self._cache.release(state.sequence, continued=not state.request.offline)
+
+    def _recover(self, chunks: Sequence[Chunk], error: Exception) -> None:
+        """Handle a failed decode: read back what the sequences hold, then find the request that caused it."""
+        for chunk in chunks:
+            chunk.state.evaluated = self._cache.reconcile(chunk.state.sequence)
+        reason = error.reason if isinstance(error, DecodeError) else "failed"
+        if reason == "aborted":
+            for state in [chunk.state for chunk in chunks]:
+                state.aborts += 1
+                if state.aborts > _ABORTS:
+                    self._finish(state, "error", error)
+            return
+        if reason == "no_slot":
+            running = self._scheduler.running
+            self._cache.shrink(sum(chunk.size for chunk in chunks) + sum(state.begun for state in running))
+            if self._cache.clear() or len(running) > 1:
+                return
+        for chunk in chunks:
+            self._retry(chunk, error)
+
+    def _retry(self, chunk: Chunk, error: Exception) -> None:
+        """Decode one chunk of a failed batch alone; if that fails again, its request is the cause.
+
+        A chunk whose sequence has lost tokens is planned again instead, at most `_STRIKES` times.
+        """
+        state = chunk.state
+        state.strikes += 1
+        if state.strikes > _STRIKES:
+            self._finish(state, "error", contained(error))
+            return
+        if state.evaluated != chunk.start or (chunk.part is not None and chunk.part.start):
+            return
+        try:
+            self._evaluate([chunk])
+        except (EngineError, MemoryError) as again:
+            state.evaluated = self._cache.reconcile(state.sequence)
+            reason = again.reason if isinstance(again, DecodeError) else "failed"
+            if reason == "aborted":
+                state.strikes -= 1
+            elif reason == "no_slot" and len(self._scheduler.running) == 1:
+                self._outgrown(state)
+            else:
+                self._finish(state, "error", contained(again))
+        else:
+            self._cache.widen()  # if it was refused, then for another reason than its room
+            self._advance([chunk])

@@ -1,0 +1,189 @@
+"""What crosses the border to the thread that owns the context: requests one way, replies the other."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, NamedTuple, TypeAlias
+
+from pydantic import Field
+
+from engine.formats.parsing.reader import Piece
+from engine.formats.template.prompt import Prompt
+from engine.runtime.adapters.adapters import BASE, Adapters, AdaptersLike, DropAdapter, LoadAdapter
+from engine.runtime.cache.state_file import SavedState
+from engine.runtime.guidance.guide import Constraint
+from engine.runtime.loop.config import check_fields
+from engine.runtime.loop.generation import Limits, Parser
+from engine.runtime.loop.logprobs import TokenLogprobs
+from engine.runtime.media.media import Placed
+from engine.runtime.stream.vectors import Embed, Vectors
+from engine.support.errors import ContextOverflowError, RequestError
+from engine.types.events import Event
+from engine.types.types import Progress, SamplingParams
+
+Ended: TypeAlias = Callable[[Sequence[Event]], None]
+"""Called with all events of a turn that ended by itself, neither cut off nor cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """A turn to generate.
+
+    - `prompt` and `parser`: `parser` makes the turn's parser, seeded with `prompt.prefix`; it is called in the engine's
+      thread, or pickled and called in the child process. `tokens`: the prompt's tokens, if they are not to be made from
+      its text.
+    - `markers`: texts that the parser reads as markers although they end the turn (gpt-oss's `<|call|>`).
+    - `priority`: higher goes first. `deadline`: seconds until the turn ends with reason "deadline". `offline`: nobody
+      reads the tokens as they come, so the turn may wait for prompts that can then be decoded together with it.
+    - `reasoning_budget`: maximum number of reasoning tokens; then `reasoning_close`, the text that closes reasoning, is
+      forced.
+    - `dropped`: number of messages left out of the prompt, `shortened`: number of results cut in it, for the usage.
+    - `progress` is called with the number of prompt tokens evaluated so far and the number of all, in the engine's
+      thread: it must be quick, and must not wait for this engine. If it returns False the turn stops; an exception ends
+      the turn too.
+    - `claims`: what the turn held stays in the cache, or is kept as a state, until `Unpin` with the request's id.
+    - `constraint`: the grammar that the answer, or the calls, must match. `reads` reads the finished answer.
+    - `ended` is called in the engine's thread with all events of a turn that was neither cut off nor cancelled.
+    - `named`: the adapters that compute the turn, as the caller named them.
+
+    The service fills in the rest for the loop, and leaves out what only concerns the reader:
+
+    - `id`, `tokens`, and `limits`, which have the `max_tokens` and `stop` of `sampling`. `turns`: where the last
+      messages begin in the prompt, ascending; later prompts are likely to diverge there. `reports`: replies report the
+      progress of the prefill.
+    - `pin`: nothing is drawn; the prompt is evaluated, and its sequence pinned under the request's id. `state`: what
+      `Backend.save` returned for these tokens, to be loaded instead of evaluating them.
+    - `scored`: nothing is drawn; the reply has the log-probabilities of these tokens after the prompt.
+    - `adapters`: those that were named, and from where on they apply. `media`: pictures and sounds among the tokens.
+    """
+
+    prompt: Prompt
+    parser: Callable[[], Parser]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    markers: frozenset[str] = frozenset()
+    priority: int = 0
+    deadline: Annotated[float, Field(gt=0)] | None = None
+    offline: bool = False
+    reasoning_budget: Annotated[int, Field(ge=0)] | None = None
+    reasoning_close: tuple[Piece, ...] = ()
+    dropped: int = 0
+    shortened: int = 0
+    progress: Progress | None = None
+    ended: Ended | None = None
+    claims: bool = False
+    constraint: Constraint | None = None
+    reads: Callable[[str], object] | None = None
+    named: AdaptersLike | None = None
+    tokens: tuple[int, ...] = ()
+    id: int = 0
+    limits: Limits = field(default_factory=Limits)
+    turns: tuple[int, ...] = ()
+    reports: bool = False
+    pin: bool = False
+    state: bytes = b""
+    scored: tuple[int, ...] = ()
+    adapters: Adapters = BASE
+    media: tuple[Placed, ...] = ()
+
+    def check(self) -> None:
+        """Raise RequestError for a value that is not valid."""
+        check_fields(self, ("priority", "deadline", "offline", "reasoning_budget", "progress"))
+        if self.reasoning_budget is not None and not any(piece.text for piece in self.reasoning_close):
+            raise RequestError(
+                "A reasoning budget needs reasoning_close: the text that closes this family's reasoning."
+            )
+
+    def crossing(
+        self,
+        id_: int,
+        tokens: tuple[int, ...],
+        limits: Limits,
+        turns: tuple[int, ...],
+        adapters: Adapters = BASE,
+    ) -> "TurnRequest":
+        """Returns the request as the loop gets it, in whichever process it runs."""
+        reports = self.progress is not None
+        own = {"id": id_, "tokens": tokens, "limits": limits, "turns": turns, "reports": reports, "adapters": adapters}
+        return replace(self, **_OF_READERS, **own)
+
+
+_OF_READERS: dict[str, Any] = {
+    "prompt": Prompt("", ()),
+    "markers": frozenset[str](),
+    "reasoning_close": (),
+    "progress": None,
+    "ended": None,
+    "reads": None,
+    "named": None,
+}
+
+
+def check_fits(tokens: int, n_ctx: int) -> None:
+    """Raise ContextOverflowError if a prompt of `tokens` tokens does not fit into one conversation."""
+    if tokens > n_ctx:
+        raise ContextOverflowError(
+            f"The prompt has {tokens:,} tokens, and a conversation may hold n_ctx={n_ctx:,}. Shorten it, or load with "
+            "a larger n_ctx=."
+        )
+
+
+class Reply(NamedTuple):
+    """The events of one step for one request.
+
+    `final`: this is the last reply; `error` says why the request failed, if it did; `output` are the generated tokens
+    without the end token. `logprobs` are those of the tokens drawn since the last reply, if requested. `prefilled`:
+    number of prompt tokens evaluated so far, if requested. `saved` is the reply to a `Save`, `vectors` to an `Embed`.
+    `checkpoints`, of a turn that is over: number and size in bytes of the checkpoints of recurrent memories.
+    """
+
+    id: int
+    events: tuple[Event, ...]
+    final: bool = False
+    error: Exception | None = None
+    output: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prefilled: int = 0
+    saved: SavedState | None = None
+    checkpoints: tuple[int, int] | None = None
+    vectors: Vectors | None = None
+
+
+class Submit(NamedTuple):
+    """Start this request."""
+
+    request: TurnRequest
+
+
+class Cancel(NamedTuple):
+    """End this request with reason "cancelled"."""
+
+    id: int
+
+
+class EndReasoning(NamedTuple):
+    """Close the reasoning of this request, if it is open."""
+
+    id: int
+
+
+class Unpin(NamedTuple):
+    """Allow what this request pinned or claimed to be forgotten."""
+
+    id: int
+
+
+class Save(NamedTuple):
+    """Reply, under `id`, with the state of the prefix that request `pin` pinned."""
+
+    id: int
+    pin: int
+
+
+class Encoded(NamedTuple):
+    """Look for a picture or a sound that was encoded."""
+
+
+class Close(NamedTuple):
+    """Cancel everything and stop."""
+
+
+Command: TypeAlias = Submit | Cancel | EndReasoning | Unpin | Save | Embed | LoadAdapter | DropAdapter | Encoded | Close

@@ -1,0 +1,117 @@
+"""A request under way, as the loop keeps it: its tokens, how many of them are evaluated, and what the next reply
+contains.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.runtime.draft.draft_rule import DraftRecord
+from engine.runtime.draft.ngram import Ngrams
+from engine.runtime.loop.backend import Sampler
+from engine.runtime.loop.generation import Generation
+from engine.runtime.loop.logprobs import TokenLogprobs
+from engine.runtime.loop.request import TurnRequest
+from engine.runtime.media.media import Unit
+from engine.types.events import Event
+from engine.types.types import Usage
+
+
+@dataclass(slots=True, eq=False)
+class SequenceState:
+    """One request from its submission to its end. Times are the clock's; None until the event happened.
+
+    `tokens` are the prompt, then what was generated; the first `evaluated` of them are in sequence `sequence` (-1 while
+    the request waits). At least one token is always left to evaluate: the next token is drawn from the logits of the
+    last one. `marks`: the positions for checkpoints, ascending. `draft`: guesses at the next tokens, evaluated along
+    with the last one; `drafts`: what earlier ones came to. `events` and `logprobs` came since the last reply,
+    `prefilled` is the progress that the next reply reports. `rows`: those of `next_unit`, once it is encoded;
+    the first `begun` of them are evaluated.
+    """
+
+    request: TurnRequest
+    generation: Generation
+    tokens: list[int]
+    submitted: float = 0.0
+    arrival: int = 0
+    sequence: int = -1
+    evaluated: int = 0
+    sampler: Sampler | None = None
+    drafts: DraftRecord = field(default_factory=DraftRecord)
+    ngrams: Ngrams | None = None
+    marks: tuple[int, ...] = ()
+    draft: tuple[int, ...] = ()
+    events: list[Event] = field(default_factory=list[Event])
+    logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
+    prefilled: int = 0
+    rows: Any = None
+    begun: int = 0
+    cached: int = 0
+    started: float | None = None
+    first_token: float | None = None
+    strikes: int = 0
+    aborts: int = 0
+
+    @property
+    def pending(self) -> int:
+        """Tokens left to evaluate."""
+        return len(self.tokens) - self.evaluated
+
+    @property
+    def next_unit(self) -> Unit | None:
+        """The first picture or sound that is not evaluated yet."""
+        return next((unit for start, unit in self.request.media if start >= self.evaluated), None)
+
+    @property
+    def unit(self) -> Unit | None:
+        """The picture or sound whose first row is evaluated next."""
+        return next((unit for start, unit in self.request.media if start == self.evaluated), None)
+
+    @property
+    def waits(self) -> bool:
+        """Whether what is evaluated next is not encoded yet."""
+        return self.rows is None and bool(self.request.media) and self.unit is not None
+
+    def position(self, index: int) -> int:
+        """Returns the position of the token at an index."""
+        before = (placed.unit for placed in self.request.media if placed.stop <= index)
+        return index - sum(unit.rows - unit.positions for unit in before)
+
+    @property
+    def next_mark(self) -> int:
+        """The position up to which the tokens may be evaluated in one chunk."""
+        return next((mark for mark in self.marks if mark > self.evaluated), len(self.tokens))
+
+    @property
+    def urgency(self) -> tuple[int, int]:
+        """Sort key: the smaller one goes first (by priority, then by arrival)."""
+        return -self.request.priority, self.arrival
+
+    @property
+    def output(self) -> tuple[int, ...]:
+        """The tokens generated after the prompt."""
+        return tuple(self.tokens[len(self.request.tokens) :])
+
+    def take(self) -> tuple[tuple[Event, ...], tuple[TokenLogprobs, ...]]:
+        """Returns and clears the events and logprobs since the last reply."""
+        taken = tuple(self.events), tuple(self.logprobs)
+        self.events.clear()
+        self.logprobs.clear()
+        return taken
+
+    def usage(self, now: float) -> Usage:
+        started = now if self.started is None else self.started
+        first = self.first_token
+        return Usage(
+            prompt_tokens=len(self.request.tokens),
+            cached_tokens=self.cached,
+            completion_tokens=self.generation.tokens,
+            reasoning_tokens=self.generation.reasoning_tokens,
+            time_to_first_token=None if first is None else first - self.submitted,
+            prefill_seconds=(now if first is None else first) - started,
+            decode_seconds=0.0 if first is None else now - first,
+            drafted_tokens=self.drafts.drafted,
+            accepted_tokens=self.drafts.accepted,
+            undrafted_tokens=self.drafts.undrafted,
+            dropped_messages=self.request.dropped,
+            shortened_results=self.request.shortened,
+        )

@@ -1,0 +1,591 @@
+"""Submit a turn, get a stream of events; from any thread, and from asyncio."""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache, partial
+from itertools import groupby
+from pathlib import Path
+from typing import Self
+
+from engine.formats.parsing.reader import Piece
+from engine.formats.template.prompt import MediaPiece, Prompt
+from engine.runtime.adapters.adapters import AdapterInfo, AdapterNames, AdaptersLike, DropAdapter, LoadAdapter
+from engine.runtime.cache.control_tokens import ControlTokens
+from engine.runtime.cache.state_file import SavedState, read_state, write_state
+from engine.runtime.cache.token_memory import TurnMemory
+from engine.runtime.guidance.trial import Controls
+from engine.runtime.loop.backend import Backend, ContextInfo, Vocab
+from engine.runtime.loop.config import LoopOptions
+from engine.runtime.loop.generation import Limits
+from engine.runtime.loop.metrics import Metrics, Tally
+from engine.runtime.loop.request import Reply, TurnRequest, check_fits
+from engine.runtime.loop.runner import LoopHandle, RemoteContext, Runner
+from engine.runtime.media.media import Part, Placed, Tokenized, Unit, has_media, row_tokens, whole
+from engine.runtime.stream.pending import PendingVectors
+from engine.runtime.stream.process import Home
+from engine.runtime.stream.raw import check_end, check_known, known_tokens, raw_parser, tokens_of
+from engine.runtime.stream.stream import OutputQueue, Stream
+from engine.runtime.stream.vectors import Embed
+from engine.support.errors import EngineError, QueueFullError, RequestError, shown
+from engine.types.events import Finished
+from engine.types.media import Media
+from engine.types.types import Progress, SamplingParams
+
+
+def _encoded(vocab: Vocab, pieces: tuple[Piece, ...]) -> tuple[int, ...]:
+    return tuple(vocab.encode(pieces, add_bos=False))
+
+
+def _single_tokens(vocab: Vocab, texts: tuple[str, ...] | frozenset[str]) -> tuple[frozenset[int], tuple[str, ...]]:
+    """Returns the texts that are one token of the vocabulary, as tokens; and the other texts."""
+    tokens: set[int] = set()
+    others: list[str] = []
+    for text in texts:
+        ids = vocab.tokenize(text, special=True)
+        if len(ids) == 1:
+            tokens.add(ids[0])
+        else:
+            others.append(text)
+    return frozenset(tokens), tuple(others)
+
+
+_log = logging.getLogger("engine.service")
+_REMEMBERED_MEDIA = 16
+NOT_CHAT = (
+    "This is an embedding model or a reranker: it makes vectors or ranks (`embed`, `rerank`) and cannot continue a "
+    "text; load a chat model for that."
+)
+
+
+class Service:
+    """One model's context, shared by every caller in this process.
+
+    The service owns `backend`, here or in a child process, from now on: `close()` (or leaving a `with`, or the end of
+    the interpreter) frees it. So it owns `draft`, the context of the model that guesses ahead (in a child process, the
+    child has it).
+    """
+
+    def __init__(
+        self, backend: Backend | RemoteContext, options: LoopOptions | None = None, draft: Backend | None = None
+    ) -> None:
+        options = options or LoopOptions()
+        self._home = Home()
+        self._vocab = backend.vocab
+        self._info = backend.info
+        self._ids = itertools.count(1)
+        self._origin = lambda: backend.origin
+        self._control = ControlTokens(backend.vocab)
+        # What a template writes in every turn, by its exact text: a text never stands for another.
+        self._encoded = lru_cache(maxsize=16)(partial(_encoded, backend.vocab))
+        self._single = lru_cache(maxsize=16)(partial(_single_tokens, backend.vocab))
+        self._turns = TurnMemory(backend.vocab)
+        self._adapters = AdapterNames()
+        self._post = _Deliveries(self._turns, backend.info, options.max_waiting)
+        self._runner: LoopHandle
+        if isinstance(backend, RemoteContext):
+            self._runner = reader = backend.runner(self._post.deliver, options)
+        else:
+            self._runner, reader = Runner(backend, self._post.deliver, options, draft), backend.projector
+        if reader is not None:
+            self._projected = lru_cache(maxsize=_REMEMBERED_MEDIA)(reader.read)
+        weakref.finalize(self, _close, self._home, self._runner.close)
+
+    @property
+    def vocab(self) -> Vocab:
+        return self._vocab
+
+    @property
+    def info(self) -> ContextInfo:
+        """The sizes of the context."""
+        return self._info
+
+    @property
+    def capacity(self) -> int:
+        """Returns how many requests may be open at once: those that run, and `max_waiting`."""
+        return self._post.most
+
+    @property
+    def room(self) -> int:
+        """How many rows of many are started at a time: some wait, so that no sequence is ever idle."""
+        return min(2 * self._info.n_sequences, self.capacity)
+
+    @property
+    def metrics(self) -> Metrics:
+        """What the engine has done so far, in numbers."""
+        return self._post.metrics
+
+    @property
+    def closed(self) -> bool:
+        """Whether the service refuses requests: it was closed, or its loop broke."""
+        return self._runner.closed
+
+    @property
+    def running(self) -> int:
+        """The requests that are not over."""
+        return self._post.open_requests
+
+    @property
+    def pinned(self) -> int:
+        """The prefixes that are pinned."""
+        return len(self._post.pins)
+
+    def when_idle(self, function: Callable[[], object]) -> None:
+        """Call `function` whenever the last request is over or a pinned prefix is released: in any thread, so it must
+        be quick and raise nothing. It must not refer to this service, which would then never be collected."""
+        self._post.idle = function
+
+    def check(self) -> None:
+        """Raise EngineError in a fork of the process that the context belongs to."""
+        self._home.check()
+
+    def check_open(self) -> None:
+        """Raise EngineError in such a fork, and if the service is closed."""
+        self.check()
+        if self.closed:
+            raise EngineError("The engine is closed; load it again.")
+
+    def tokens(self, prompt: Prompt) -> tuple[int, ...]:
+        """Returns the tokens that `submit` sends for a prompt; for turns generated here, the very tokens that were
+        generated. Raises ForgedPromptError if callers' text became a control token, RequestError for media."""
+        return self.tokenized(prompt).tokens
+
+    def tokenized(self, prompt: Prompt) -> Tokenized:
+        """Returns the tokens of a prompt, and the pictures and sounds among them. Raises what `tokens` raises."""
+        self.check()
+        if not prompt.media:
+            own = self._vocab.encode(prompt.texts, add_bos=True)
+            tokens = self._turns.splice(prompt.text, own)
+            self._control.check(prompt.texts, tokens)
+            return Tokenized(tokens)
+        mixed: list[int] = []
+        placed: list[Placed] = []
+        for text, group in groupby(prompt.pieces, lambda piece: isinstance(piece, Piece)):
+            if text:
+                pieces = [piece for piece in group if isinstance(piece, Piece)]
+                part = self._vocab.encode(pieces, add_bos=not mixed)
+                self._control.check(pieces, part)
+                mixed += part
+                continue
+            mixed = mixed or self._vocab.encode((), add_bos=True)
+            for piece in group:
+                assert isinstance(piece, MediaPiece), "a prompt has texts and media"
+                for unit in self._units(piece.media):
+                    if isinstance(unit, Unit):
+                        placed.append(Placed(len(mixed), unit))
+                    mixed += row_tokens(unit) if isinstance(unit, Unit) else unit
+        return Tokenized(tuple(mixed), tuple(placed))
+
+    def _units(self, media: Media) -> Sequence[Part]:
+        """Returns a picture or a sound as the model reads it; the last ones are remembered."""
+        if not self._info.media:
+            raise RequestError(
+                "The conversation has images or sounds, and this engine was loaded without a projector; load it with "
+                'projector="auto", or with the file of its projector (mmproj).'
+            )
+        return self._projected(media)
+
+    def submit(self, turn: TurnRequest) -> Stream:
+        """Generate a turn; returns its stream at once.
+
+        Raises ContextOverflowError when the prompt does not fit, QueueFullError when too many requests wait already,
+        RequestError for a value that is not valid, for tokens that the vocabulary does not have and for a constraint
+        that cannot be enforced, EngineError when the engine is closed or broken.
+        """
+        turn.check()
+        self._check_generates()
+        _check_tokens(turn.sampling, self._vocab.size)
+        tokens, media = Tokenized(turn.tokens) if turn.tokens else self.tokenized(turn.prompt)
+        if not tokens:
+            raise RequestError("The prompt is empty; give the model at least one token to continue.")
+        check_end(tokens)
+        check_fits(len(tokens), self._info.n_ctx)
+        if turn.constraint is not None:
+            turn.constraint.check(self._controls)
+        limits = self._limits(turn, self._info.n_ctx - len(tokens))
+        starts, adapters = self._turn_starts(tokens, turn.prompt), self._adapters.chosen(turn.named, tokens)
+        request = replace(turn.crossing(next(self._ids), tokens, limits, starts, adapters), media=media)
+        stream = self._start(request, OutputQueue(turn, tokens))
+        if turn.claims:
+            runner = self._runner
+            stream.claim = Claim(lambda: runner.unpin(request.id))
+        return stream
+
+    @cached_property
+    def _controls(self) -> Controls:
+        return Controls.of(self._vocab)
+
+    def _turn_starts(self, tokens: Sequence[int], prompt: Prompt) -> tuple[int, ...]:
+        """Returns where the last message and the turn to be generated begin in the prompt: later prompts may diverge
+        there. Messages begin with the same control token as this turn."""
+        start = whole(tokens, len(tokens) - max(1, len(self._encoded(prompt.prefix))))
+        if start <= 0:
+            return ()
+        opens = tokens[start]
+        if opens < 0 or not self._vocab.is_special(opens):
+            return (start,)
+        before = next((place for place in range(start - 1, 0, -1) if tokens[place] == opens), 0)
+        return (before, start) if before else (start,)
+
+    def pin(
+        self,
+        tokens: Sequence[int],
+        adapters: AdaptersLike | None = None,
+        *,
+        media: tuple[Placed, ...] = (),
+        progress: Progress | None = None,
+    ) -> "PinnedPrefix":
+        """Evaluate a prefix and keep it for prompts that begin with it; returns when it is evaluated. It occupies a
+        sequence.
+
+        `adapters` compute it, and the prompts that it is for. `progress`: as for `submit`. Raises ContextOverflowError
+        when the prefix does not fit, RequestError when no sequence is available for it, EngineError when it was
+        stopped.
+        """
+        return self._pin(SavedState(tuple(tokens), b"", self._adapters.chosen(adapters, tokens)), media, progress)
+
+    def _pin(
+        self, saved: SavedState, media: tuple[Placed, ...] = (), progress: Progress | None = None
+    ) -> "PinnedPrefix":
+        """Pin a prefix; without a state it is evaluated."""
+        tokens = saved.tokens
+        self.check()
+        self._check_generates()
+        if not tokens:
+            raise RequestError("The prefix is empty; give it at least one token.")
+        check_fits(len(tokens), self._info.n_ctx)
+        id_ = next(self._ids)
+        turn = TurnRequest(Prompt("", ()), raw_parser, progress=progress, pin=True, state=saved.state)
+        request = replace(turn.crossing(id_, tokens, Limits(), (), saved.adapters), media=media)
+        stream = self._start(request, OutputQueue(turn, tokens))
+        if stream.result().finish_reason != "stop":
+            raise EngineError(
+                "The prefix was not pinned: progress() stopped it, or the engine was closed. Pin it again."
+            )
+        self._post.pins.add(id_)
+        return PinnedPrefix(
+            len(tokens), lambda path: self._save(id_, path), partial(_unpin, self._runner, self._post, id_)
+        )
+
+    def restore(self, path: str | Path) -> "PinnedPrefix":
+        """Pin a prefix that was saved. Raises RequestError for a file that is not a saved prefix, or that belongs to
+        another model or other settings, or to adapters that are not loaded, and whatever `pin` raises."""
+        self.check()
+        saved = read_state(_path(path), self._origin())
+        check_known(self._vocab, saved.tokens)
+        loaded = {adapter.digest for adapter in self.adapters.values()}
+        if lacking := [digest for digest, _ in saved.adapters.scales if digest not in loaded]:
+            raise RequestError(
+                f"{path} was saved with an adapter that is not loaded (the SHA-256 of its file is {lacking[0]}); load "
+                "it, or save the state again."
+            )
+        return self._pin(saved)
+
+    def _check_generates(self) -> None:
+        if not self._info.generates:
+            raise RequestError(NOT_CHAT)
+
+    def score(
+        self,
+        tokens: tuple[int, ...],
+        scored: tuple[int, ...],
+        top: int = 1,
+        named: AdaptersLike | None = None,
+        media: tuple[Placed, ...] = (),
+    ) -> Stream:
+        """Read `scored` after `tokens`: the stream's logprobs are those of its tokens, each with the `top` likeliest of
+        its place. `named`: the adapters that compute them. Raises what `submit` raises."""
+        self.check()
+        self._check_generates()
+        if not tokens or not scored:
+            raise RequestError("A score needs a token to score, and one before it: pass a prompt and a text.")
+        check_end(tokens)
+        check_known(self._vocab, tokens)
+        known_tokens(self._vocab, scored)
+        check_fits(len(tokens) + len(scored) - 1, self._info.n_ctx)
+        turn = TurnRequest(Prompt("", ()), raw_parser, SamplingParams(logprobs=top), scored=scored, offline=True)
+        adapters = self._adapters.chosen(named, tokens)
+        request = replace(turn.crossing(next(self._ids), tokens, Limits(), (), adapters), media=media)
+        return self._start(request, OutputQueue(turn, tokens))
+
+    @property
+    def adapters(self) -> dict[str, AdapterInfo]:
+        """The adapters that turns may name, by name."""
+        return self._adapters.known
+
+    def load_adapter(self, adapter: AdapterInfo) -> None:
+        """Load an adapter, in the engine's thread between two steps. Raises RequestError if its name is taken,
+        EngineError if llama.cpp refuses its file."""
+        self.check_open()
+        self._check_generates()
+        self._adapters.reserve(adapter.name)
+        loaded, digest = None, adapter.digest
+        try:
+            self._reply(lambda id_: self._runner.change_adapters(LoadAdapter(id_, digest, adapter.path)))
+            loaded = adapter
+        except KeyboardInterrupt:  # it may be loaded all the same
+            self._runner.change_adapters(DropAdapter(next(self._ids), digest))
+            raise
+        finally:
+            self._adapters.settle(adapter.name, loaded)
+
+    def drop_adapter(self, name: str) -> None:
+        """Refuse turns that name this adapter, wait for those that use it, and free it. Raises RequestError if there is
+        none."""
+        self.check_open()
+        adapter = self._adapters.remove(name)
+        try:
+            self._reply(lambda id_: self._runner.change_adapters(DropAdapter(id_, adapter.digest)))
+        except QueueFullError:
+            self._adapters.settle(name, adapter)
+            raise
+
+    def embed(
+        self, texts: Sequence[Sequence[int]], tail: int, head: int = 0, *, truncate: bool, ranks: bool
+    ) -> PendingVectors:
+        """Ask for the vectors of texts, given as tokens; see `Embed`. Raises QueueFullError when too many requests wait
+        already, RequestError for a token that the vocabulary does not have, EngineError when the engine is closed."""
+        self.check_open()
+        id_ = next(self._ids)
+        request = Embed(id_, tuple(tokens_of(self._vocab, text) for text in texts), tail, truncate, ranks, head)
+        queue = self._post.open(id_, OutputQueue())
+        try:
+            self._runner.embed(request)
+        except BaseException:
+            self._post.shut(id_)
+            self._runner.cancel(id_)
+            raise
+        return PendingVectors(queue, lambda: self._cancel(id_))
+
+    def _save(self, pin: int, path: Path) -> None:
+        self.check()
+        reply = self._reply(lambda id_: self._runner.save(id_, pin))
+        assert reply.saved is not None, "the reply to a Save has the state"
+        write_state(path, self._origin(), reply.saved)
+
+    def _reply(self, send: Callable[[int], None]) -> Reply:
+        """Returns the only reply to what `send` sends under the id that it gets. Raises the error in it."""
+        id_ = next(self._ids)
+        queue = self._post.open(id_, OutputQueue())
+        try:
+            send(id_)
+        except BaseException:
+            self._post.shut(id_)
+            raise
+        reply = queue.replies.get()
+        if reply.events[-1] != Finished("stop"):
+            raise reply.error or EngineError("The engine was closed before this was done.")
+        return reply
+
+    def _start(self, request: TurnRequest, queue: OutputQueue) -> Stream:
+        runner, id_ = self._runner, request.id
+        self._post.open(id_, queue)
+        queue.cancel = lambda: runner.cancel(id_)
+        # A stream refers to the service, to keep it alive; a queue, to which the service refers, must not.
+        stream = Stream(queue, lambda: self._cancel(id_), lambda: self._runner.end_reasoning(id_), self.check)
+        try:
+            runner.submit(request)
+        except BaseException:
+            self._post.shut(id_)
+            runner.cancel(id_)
+            raise
+        return stream
+
+    def _cancel(self, id_: int) -> None:
+        if self._home.is_here:  # a fork must not end the streams of which it has copies
+            self._runner.cancel(id_)
+
+    def _limits(self, turn: TurnRequest, room: int) -> Limits:
+        """Returns what ends the turn: the caller's options, and the template's `stop`. `room`: tokens left after the
+        prompt; they limit a constrained turn."""
+        sampling = turn.sampling
+        ends, texts = self._single(turn.prompt.stop)
+        most = room if turn.constraint is not None else None
+        return Limits(
+            max_tokens=most if sampling.max_tokens is None else sampling.max_tokens,
+            stop=(*sampling.stop, *texts),
+            stop_tokens=frozenset(sampling.stop_tokens),
+            ends=ends,
+            markers=self._single(turn.markers)[0],
+            ignore_eos=sampling.ignore_eos,
+            reasoning_budget=turn.reasoning_budget,
+            reasoning_close=self._encoded(turn.reasoning_close),
+        )
+
+    def close(self) -> None:
+        """Cancel what runs and free the model's context. Streams that were running end with reason "cancelled". Does
+        nothing in a fork, which does not own the context."""
+        if self._home.is_here:
+            self._runner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Claim:
+    """What a turn held stays in the cache, as far as there is room, until `release` or garbage collection."""
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        self.release = weakref.finalize(self, release)
+        self.release.atexit = False
+
+
+class PinnedPrefix:
+    """A prefix of `tokens` tokens that stays in the KV cache until `release`, the end of a `with`, or garbage
+    collection."""
+
+    def __init__(self, tokens: int, save: Callable[[Path], None], release: Callable[[], None]) -> None:
+        self.tokens = tokens
+        self._save = save
+        self._release = weakref.finalize(self, release)
+        self._release.atexit = False
+
+    def save(self, path: str | Path) -> None:
+        """Write the prefix to a file, for `Engine.restore` with the same model and settings. Raises RequestError for a
+        path that cannot be written and for a prefix that was released, EngineError when the engine is closed."""
+        self._save(_path(path))
+
+    def release(self) -> None:
+        """Allow the prefix to be forgotten when its room is needed; may be called twice."""
+        self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def _path(path: object) -> Path:
+    if not isinstance(path, str | Path):
+        raise RequestError(f"The path of a state file must be a str or Path; this is a {type(path).__name__}.")
+    return Path(path)
+
+
+class _Deliveries:
+    """Carries replies from the engine's thread to the output queues; wakes each event loop once per delivery."""
+
+    def __init__(self, turns: TurnMemory, info: ContextInfo, max_waiting: int) -> None:
+        self._turns = turns
+        self._tally = Tally()
+        self._queues: dict[int, OutputQueue] = {}
+        self._n_ctx = info.n_ctx
+        self._max_waiting = max_waiting
+        self.most = info.n_sequences + max_waiting
+        self.pins: set[int] = set()
+        self.idle: Callable[[], object] = int
+        self._checkpoints = (0, 0)
+
+    @property
+    def open_requests(self) -> int:
+        return len(self._queues)
+
+    @property
+    def metrics(self) -> Metrics:
+        count, size = self._checkpoints
+        return replace(self._tally.sums, running=self.open_requests, checkpoints=count, checkpoint_bytes=size)
+
+    def open(self, id_: int, queue: OutputQueue) -> OutputQueue:
+        """Register the queue of a request. Raises QueueFullError if too many are open."""
+        if len(self._queues) >= self.most:
+            raise QueueFullError(
+                f"{len(self._queues):,} requests run or wait already, and max_waiting={self._max_waiting:,} may wait; "
+                "try again later, or load with a larger max_waiting=."
+            )
+        self._queues[id_] = queue
+        return queue
+
+    def shut(self, id_: int) -> None:
+        self._queues.pop(id_, None)
+        if not self._queues:
+            self.idle()
+
+    def deliver(self, replies: Sequence[Reply]) -> None:
+        waiting: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        for reply in replies:
+            queue = self._queues.get(reply.id)
+            if queue is None:
+                continue  # its submission was interrupted, for example by Ctrl-C
+            try:
+                queue.note(reply)
+                if reply.final:
+                    # Before the reader learns of the end: its next prompt may follow at once.
+                    self._settle(reply, queue)
+            except Exception:  # noqa: BLE001 - whatever it is, this reader and the others are not kept waiting
+                _log.exception("A reply was delivered, but not counted or remembered.")
+            queue.replies.put(reply)
+            if reply.final:
+                queue.over.set()
+            if queue.waits_for_end and not reply.final:
+                continue
+            if queue.arrived is not None:
+                queue.arrived()
+            if (future := queue.future) is not None:
+                waiting.setdefault(future.get_loop(), []).append(future)
+        for loop, futures in waiting.items():
+            # A closed event loop has no readers any more; their streams are cancelled when they are collected.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_wake, futures)
+
+    def _settle(self, reply: Reply, queue: OutputQueue) -> None:
+        """Record the end of a request."""
+        self.shut(reply.id)
+        self._checkpoints = reply.checkpoints or self._checkpoints
+        turn = queue.turn
+        if turn is None or turn.pin or turn.scored:
+            return
+        finished = reply.events[-1]
+        assert isinstance(finished, Finished), "the last event of a turn is Finished"
+        self._tally.add(finished.reason, finished.usage)
+        if not has_media(queue.tokens):
+            self._turns.remember(turn.prompt.text, queue.tokens, reply.output)
+        if finished.reason == "length" and finished.usage and finished.usage.total_tokens >= self._n_ctx:
+            _log.warning(
+                "An answer ended after %d tokens because its conversation reached n_ctx=%d; load with a larger n_ctx=.",
+                finished.usage.completion_tokens,
+                self._n_ctx,
+            )
+        if turn.ended is not None and finished.reason in ("stop", "tool_calls"):
+            try:
+                turn.ended(queue.received)
+            except BaseException:  # noqa: BLE001 - an error in a callback must not break the loop
+                _log.exception("The callback after a turn failed; the turn itself is complete.")
+        queue.received.clear()
+
+
+def _close(home: Home, close: Callable[[], None]) -> None:
+    """Close the service when it is collected or the interpreter ends. Whatever interrupts this, the engine's thread has
+    ended when it returns, so that nothing is freed while that thread uses it. Only a fifth interrupt gets through."""
+    for _ in range(5):
+        try:
+            return close() if home.is_here else None
+        except BaseException as error:  # noqa: BLE001 - a signal handler's
+            _log.debug("%r while the engine was closed", error)
+    return None
+
+
+def _unpin(runner: LoopHandle, post: _Deliveries, id_: int) -> None:
+    runner.unpin(id_)
+    post.pins.discard(id_)
+    post.idle()
+
+
+def _wake(futures: Sequence["asyncio.Future[None]"]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
+
+
+def _check_tokens(sampling: SamplingParams, size: int) -> None:
+    """Raise RequestError for a token that a vocabulary of `size` tokens does not have."""
+    named = {"logit_bias": [token for token, _ in sampling.logit_bias], "stop_tokens": sampling.stop_tokens}
+    for name, tokens in named.items():
+        if wrong := [token for token in tokens if not 0 <= token < size]:
+            raise RequestError(f"{name} names token {shown(wrong[0])}; this model has the tokens 0 to {size - 1}.")

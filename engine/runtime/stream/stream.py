@@ -1,0 +1,327 @@
+"""One turn as its reader sees it: a stream of events, for threads and for asyncio."""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, Generic, Self
+
+from pydantic_core import from_json
+
+from engine.runtime.loop.logprobs import TokenLogprobs, described
+from engine.runtime.loop.replies import contained
+from engine.runtime.loop.request import Reply, TurnRequest
+from engine.support.display import short
+from engine.support.errors import RequestError
+from engine.support.offloop import keep_awake
+from engine.types.events import Event, fold
+from engine.types.streams import TwoWayStream
+from engine.types.types import Answer_co, Completion, Logprobs, TokenLogprob
+
+
+def _nothing() -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class OutputQueue:
+    """Where the engine's thread leaves replies for one stream, and the future of a coroutine that waits for them.
+
+    `over` is set when the final reply is there: a reader of the complete turn is woken once. `waits_for_end`: the
+    future too waits only for the final reply. `turn` is the caller's request (None: it only waits for a reply), and
+    `tokens` are its prompt's. `received` collects its events for `turn.ended`; `fault` is the exception that
+    `turn.progress` raised; `cancel` ends the request.
+    """
+
+    turn: TurnRequest | None = None
+    tokens: tuple[int, ...] = ()
+    received: list[Event] = field(default_factory=list[Event])
+    prefilled: int = 0
+    stopped: bool = False  # by `turn.progress`
+    cancel: Callable[[], None] = _nothing
+    fault: Exception | None = None
+    replies: SimpleQueue[Reply] = field(default_factory=SimpleQueue[Reply])
+    over: threading.Event = field(default_factory=threading.Event)
+    future: asyncio.Future[None] | None = None
+    waits_for_end: bool = False
+    arrived: Callable[[], None] | None = None
+
+    def note(self, reply: Reply) -> None:
+        """Collect the reply's events, and tell the caller how far the prefill is, if the request asks for these."""
+        turn = self.turn
+        if turn is None:
+            return
+        if turn.ended is not None:
+            self.received += reply.events
+        if turn.progress is None or reply.prefilled <= self.prefilled or self.stopped:
+            return
+        self.prefilled = reply.prefilled
+        try:
+            self.stopped = turn.progress(reply.prefilled, len(self.tokens)) is False
+        except BaseException as error:  # noqa: BLE001 - the caller's code; the turn's reader gets its error
+            self.fault, self.stopped = contained(error), True
+        if self.stopped:
+            self.cancel()
+
+
+class Stream(TwoWayStream[Completion[Answer_co]], Generic[Answer_co]):
+    """One turn as it is generated; has one reader at a time, in any thread or event loop.
+
+    - `for event in stream` and `async for event in stream` yield its events, `Finished` last; leaving the loop early
+      cancels.
+    - `stream.result()` and `await stream` return its completion.
+    - `with stream` and `async with stream` cancel a turn that still runs at the end of the block.
+
+    A stream that is garbage-collected is cancelled. Reading raises the error that ended the turn, if there was one;
+    `completion` holds what came before it.
+    """
+
+    def __init__(
+        self,
+        queue: OutputQueue,
+        cancel: Callable[[], None],
+        end_reasoning: Callable[[], None],
+        check: Callable[[], None] = _nothing,
+    ) -> None:
+        """`check` is called before the stream waits; it raises if no reply can come."""
+        self._queue = queue
+        self._cancel = cancel
+        self._end_reasoning = end_reasoning
+        self._check = check
+        self._reads = queue.turn.reads if queue.turn is not None else None
+        self._events: list[Event] = []
+        self._unread: deque[Event] = deque()
+        self._logprobs: list[TokenLogprobs] = []
+        self._error: Exception | None = None
+        self._completion: Completion[Answer_co] | None = None
+        self._final = False
+        self._cancelled = False
+        self.claim: object = None
+        """What keeps the turn's tokens in the cache while it is referenced, if the turn claims them."""
+
+    def __iter__(self) -> Iterator[Event]:
+        return _Reader(self)
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return _Reader(self)
+
+    def __repr__(self) -> str:
+        if not self._final:
+            return f"<Stream: not over, {len(self._events)} events read>"
+        if self._error is not None:
+            return f"<Stream: ended by {short(repr(self._error))}>"
+        return f"<Stream: {self.completion.finish_reason}, content={short(self.completion.content)!r}>"
+
+    def __del__(self) -> None:
+        self.cancel()
+
+    def cancel(self) -> None:
+        """End the turn at the next chunk boundary, with reason "cancelled". May be called from any thread, any number
+        of times."""
+        if not self._final and not self._cancelled:
+            self._cancelled = True
+            self._cancel()
+
+    def end_reasoning(self) -> None:
+        """Close the turn's reasoning now, if the request has a `reasoning_close`; the answer follows."""
+        self._end_reasoning()
+
+    def result(self, timeout: float | None = None) -> Completion[Answer_co]:
+        """Wait for the end and return the completion.
+
+        Raises TimeoutError after `timeout` seconds (the turn goes on), and the error that ended the turn.
+        """
+        if not self._final:
+            self._check()
+            try:
+                self._queue.over.wait(timeout)
+            except BaseException:
+                self.cancel()
+                raise
+            self._take_all()
+        if not self._final:
+            raise TimeoutError(f"the turn was not over after {timeout} s; call cancel() to end it")
+        return self._whole()
+
+    @property
+    def completion(self) -> Completion[Answer_co]:
+        """The completion, once the turn is over (after an error too). Raises RequestError while it runs."""
+        self._take_all()
+        if not self._final:
+            raise RequestError("The stream is still running; read it to its end, or call result() to wait for it.")
+        if self._completion is None:
+            whole = fold(self._events)
+            found: dict[str, Any] = {"logprobs": self.logprobs} if self._logprobs else {}
+            found |= self._answer(whole) if self._reads is not None else {}
+            self._completion = whole.model_copy(update=found) if found else whole
+        return self._completion
+
+    @property
+    def restored(self) -> tuple[int, ...]:
+        """The indices of the messages that came without their reasoning and had it restored from memory."""
+        return self._queue.turn.prompt.restored if self._queue.turn is not None else ()
+
+    @property
+    def partial(self) -> Any:
+        """The values so far of an answer that is JSON (`response_format`); None if there is nothing yet. Parses the
+        text again on each access, so do not read it for every event."""
+        self._take_all()
+        text = fold(self._events).content
+        try:
+            return from_json(text.strip(), allow_partial="trailing-strings")
+        except ValueError:
+            return None
+
+    def _answer(self, whole: Completion) -> dict[str, Any]:
+        """Returns the answer's value, or why there is none."""
+        assert self._reads is not None, "called only if answers are read"
+        if whole.tool_calls:
+            return {"parse_error": "The model called tools instead of giving an answer."}
+        if whole.finish_reason not in ("stop", "tool_calls"):
+            return {"parse_error": f"The answer is incomplete: the turn ended with {whole.finish_reason!r}."}
+        try:
+            return {"parsed": self._reads(whole.content)}
+        except ValueError as error:
+            return {"parse_error": str(error)}
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprob, ...]:
+        """The log-probabilities of the tokens that were read so far, the end token's included, if
+        `SamplingParams.logprobs` asked for them. Tokens that the engine forced have none."""
+        return Logprobs(map(described, self._logprobs))
+
+    def logprobs_from(self, start: int) -> tuple[TokenLogprob, ...]:
+        """Returns `logprobs` from this index on, for readers that take them as they come."""
+        return tuple(map(described, self._logprobs[start:]))
+
+    def listen(self, arrived: Callable[[], None], *, of_end: bool = False) -> None:
+        """Call `arrived` whenever `take` may return something (`of_end`: once the turn is over, maybe twice): now, then
+        in the engine's thread, where it must be quick and raise nothing. For a reader of several streams at once."""
+        self._queue.waits_for_end = of_end
+        self._queue.arrived = arrived
+        if not of_end or self._queue.over.is_set():
+            arrived()
+
+    def take(self) -> list[Event] | None:
+        """Returns the events that the engine sent together and that nobody has read, without waiting; None if there are
+        none. Raises the error that ended the turn once all events are taken."""
+        if not self._unread:
+            if self._error is not None:
+                raise self._error
+            if not self._final:
+                self._check()
+            if self._queue.replies.empty():
+                return None
+            self._take(self._queue.replies.get())
+        events = list(self._unread)
+        self._unread.clear()
+        return events
+
+    @property
+    def over(self) -> bool:
+        """Whether all events were read, and no error is left to raise."""
+        return self._final and not self._unread and self._error is None
+
+    def _whole(self) -> Completion[Answer_co]:
+        if self._error is not None:
+            raise self._error
+        return self.completion
+
+    def _take(self, reply: Reply) -> None:
+        self._events += reply.events
+        self._unread.extend(reply.events)
+        self._logprobs += reply.logprobs
+        if reply.final:
+            self._final, self._error = True, reply.error or self._queue.fault
+
+    def _take_all(self) -> None:
+        """Take the replies that are there already."""
+        replies = self._queue.replies
+        while not replies.empty():
+            self._take(replies.get())
+
+    def _next(self) -> Event:
+        while not self._unread:
+            if self._final:
+                if self._error is not None:
+                    raise self._error
+                raise StopIteration
+            self._check()
+            self._take(self._queue.replies.get())
+        return self._unread.popleft()
+
+    async def _anext(self) -> Event:
+        while not self._unread:
+            if self._final:
+                if self._error is not None:
+                    raise self._error
+                raise StopAsyncIteration
+            await self._arrival()
+        return self._unread.popleft()
+
+    async def _finish(self) -> Completion[Answer_co]:
+        try:
+            while not self._final:
+                await self._arrival(of_end=True)
+        except BaseException:
+            self.cancel()
+            raise
+        return self._whole()
+
+    async def _arrival(self, *, of_end: bool = False) -> None:
+        """Wait for a reply (`of_end`: for the final one) and take it; other tasks run meanwhile, even if it is there
+        already.
+
+        The future is set before the queue is checked, and the engine's thread checks for a future after it has put a
+        reply: so one of the two always sees the other.
+        """
+        self._check()
+        queue = self._queue
+        queue.waits_for_end = of_end
+        queue.future = asyncio.get_running_loop().create_future()
+        try:
+            if queue.over.is_set() if of_end else not queue.replies.empty():
+                await asyncio.sleep(0)
+            else:
+                keep_awake(queue.future)
+                await queue.future
+        finally:
+            queue.future = None
+        self._take_all()
+
+
+class _Reader:
+    """One loop over a stream. Cancels the stream when the loop is left and this iterator is collected.
+
+    An exception that arrives while the loop waits (a cancelled task, an interrupt) keeps this iterator alive in its
+    traceback, so in that case it cancels at once.
+    """
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        try:
+            return self._stream._next()  # pyright: ignore[reportPrivateUsage]
+        except BaseException:
+            self._stream.cancel()
+            raise
+
+    async def __anext__(self) -> Event:
+        try:
+            return await self._stream._anext()  # pyright: ignore[reportPrivateUsage]
+        except BaseException:
+            self._stream.cancel()
+            raise
+
+    def __del__(self) -> None:
+        self._stream.cancel()

@@ -1,5 +1,0 @@
-"""Derives a format for a template of no known family from its renders."""
-
-from engine.template.derive.derivation import derivation
-
-__all__ = ["derivation"]

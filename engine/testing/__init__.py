@@ -1,0 +1,25 @@
+"""The complete engine without a GGUF, for tests: a scripted engine and backend, and a byte vocabulary."""
+
+from engine.testing.testing import (
+    ByteVocab,
+    Reply,
+    ReplyPart,
+    ScriptedBackend,
+    ScriptedCall,
+    ScriptedEngine,
+    ScriptedSampler,
+    ScriptedVectors,
+    call,
+)
+
+__all__ = [
+    "ByteVocab",
+    "Reply",
+    "ReplyPart",
+    "ScriptedBackend",
+    "ScriptedCall",
+    "ScriptedEngine",
+    "ScriptedSampler",
+    "ScriptedVectors",
+    "call",
+]

@@ -1,0 +1,441 @@
+"""The options that callers may give by name: for loading, for sampling, for a turn."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, Unpack, cast
+
+from pydantic import Field, ValidationError
+
+from engine.agent.limits import RunArguments
+from engine.formats.families import FamilyLike, ResponseTemplateLike
+from engine.runtime.adapters.adapters import AdaptersLike
+from engine.runtime.cache.state_store import StateStore
+from engine.runtime.loop.config import (
+    CacheType,
+    ContextOptions,
+    FlashAttention,
+    LoopOptions,
+    MediaOptions,
+    ModelOptions,
+    Pooling,
+    RopeScaling,
+    SplitMode,
+    check_value,
+    refusal,
+    shown,
+)
+from engine.support.errors import RequestError
+from engine.support.hints import unknown_option
+from engine.turns.overflow import PromptOptions
+from engine.types.media import MediaUrls
+from engine.types.types import (
+    AllowedChoice,
+    AllowedTools,
+    DocumentLike,
+    LogitsProcessor,
+    Overflow,
+    Progress,
+    Reasoning,
+    ReasoningFormat,
+    SamplerName,
+    SamplingParams,
+    ToolChoice,
+    ToolName,
+)
+
+Options = TypeVar("Options", bound=Mapping[str, Any])
+
+
+class ContextLoadOptions(TypedDict, total=False):
+    """How a context is made, media are read and requests are served, beyond the everyday options; see `ContextOptions`,
+    `MediaOptions`, `MediaUrls` and `LoopOptions`."""
+
+    check_memory: bool
+    n_batch: int
+    n_ubatch: int | None
+    n_sequences: int | None
+    kv_unified: bool
+    kv_tokens: int | None
+    outputs_per_sequence: int
+    n_threads: int | None
+    n_threads_batch: int | None
+    flash_attn: FlashAttention
+    type_k: CacheType
+    type_v: CacheType
+    offload_kqv: bool
+    op_offload: bool
+    swa_full: bool
+    rope_freq_base: float
+    rope_freq_scale: float
+    rope_scaling_type: RopeScaling | None
+    yarn_ext_factor: float | None
+    yarn_attn_factor: float | None
+    yarn_beta_fast: float | None
+    yarn_beta_slow: float | None
+    yarn_orig_ctx: int | None
+    device_sampling: bool
+    checkpoint_mib: int
+    pooling: Pooling | None
+    embedding_tokens: int | None
+    control_vectors: Mapping[str, float] | Mapping[Path, float]
+    image_min_tokens: int | None
+    image_max_tokens: int | None
+    media_cache_mib: int
+    media_urls: MediaUrls | None
+    draft_max: int | None
+    max_waiting: int
+    prefill_seconds: float
+    states: StateStore | None
+
+
+class LoadOptions(ContextLoadOptions, total=False):
+    """How weights and context are made, beyond the everyday options; see `ModelOptions` and `ContextOptions`."""
+
+    split_mode: SplitMode
+    main_gpu: int
+    tensor_split: Sequence[float]
+    use_mmap: bool
+    use_mlock: bool
+    use_extra_bufts: bool
+    check_tensors: bool
+
+
+class EmbedOptions(TypedDict, total=False):
+    """How texts become vectors.
+
+    - `input_type`: "query" or "document": put before each text what this model wants there (`[embedding]` in
+      models.toml). `prefix`: put this text before each instead.
+    - `dimensions`: only the first numbers of each vector, for models that were trained so (Matryoshka).
+    - `normalize`: make each vector's length 1 (default).
+    - `truncate`: read only the beginning of a text that is too long, instead of raising an error.
+    """
+
+    input_type: Literal["query", "document"] | None
+    prefix: str | None
+    dimensions: Annotated[int, Field(ge=1)] | None
+    normalize: bool
+    truncate: bool
+
+
+class RerankOptions(TypedDict, total=False):
+    """How documents are ranked.
+
+    - `top_n`: the most documents to return. `truncate`: read only the beginning of a document that is too long.
+    - `normalize`: scores from 0 to 1 (default); False: as the classifier gives them.
+    - `template`: the text around `{query}` and `{document}`, instead of the file's own.
+    """
+
+    top_n: Annotated[int, Field(ge=1)] | None
+    truncate: bool
+    normalize: bool
+    template: str | None
+
+
+class ScoreOptions(TypedDict, total=False):
+    """How texts are scored. `special`: control-token text in the prompt becomes control tokens. `adapters`: as in
+    `TurnOptions`."""
+
+    special: bool
+    adapters: AdaptersLike | None
+
+
+class LoadArguments(TypedDict, total=False):
+    """The named arguments of `Engine.load` and `Engine.from_llama` besides these options."""
+
+    chat_template: str | Path | None
+    family: FamilyLike | None
+    response_template: ResponseTemplateLike | None
+    seed: Annotated[int, Field(ge=0, lt=2**32)] | None
+    preflight: bool
+    trust_template: bool
+    isolated: bool
+    progress: Callable[[float], bool | None] | None
+    adapters: Mapping[str, str | Path] | None
+    revision: str | None
+    projector: str | Path | None
+
+
+class SamplingOptions(TypedDict, total=False):
+    """How tokens are sampled; see `SamplingParams`. An option that is left out, or None, takes the family's default."""
+
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    typical_p: float | None
+    top_n_sigma: float | None
+    xtc_probability: float | None
+    xtc_threshold: float
+    repeat_penalty: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    penalty_last_n: int
+    dry_multiplier: float | None
+    dry_base: float
+    dry_allowed_length: int
+    dry_last_n: int
+    dry_breakers: Sequence[str]
+    mirostat: Literal[0, 1, 2] | None
+    mirostat_tau: float
+    mirostat_eta: float
+    logit_bias: Mapping[int, float]
+    logits_processors: Sequence[LogitsProcessor]
+    samplers: Sequence[SamplerName] | None
+    logprobs: int | None
+    seed: int | None
+    stop: str | Sequence[str]
+    stop_tokens: Sequence[int]
+    ignore_eos: bool
+    max_tokens: int | None
+
+
+class _CommonOptions(SamplingOptions, total=False):
+    priority: int
+    deadline: Annotated[float, Field(gt=0)] | None
+    progress: Progress | None
+    adapters: AdaptersLike | None
+
+
+class FreeRawOptions(_CommonOptions, total=False):
+    """`RawOptions` without `response_format`, for signatures that declare it themselves to type the answer."""
+
+    suffix: str | None
+    files: Mapping[str, str] | None
+
+
+class RawOptions(FreeRawOptions, total=False):
+    """The options for continuing a raw prompt, besides sampling; as in `TurnOptions`.
+
+    - `suffix`: the text after a gap that begins where the prompt ends; the model fills the gap in. `files`: other files
+      of the repository by name, which it reads first.
+    """
+
+    response_format: Any
+
+
+class FreeTurnOptions(_CommonOptions, total=False):
+    """`TurnOptions` without `response_format`."""
+
+    reasoning: Reasoning | None
+    restore_reasoning: bool
+    reasoning_budget: Annotated[int, Field(ge=0)] | None
+    reasoning_format: ReasoningFormat
+    tool_choice: AllowedChoice
+    template_kwargs: Mapping[str, Any] | None
+    documents: Sequence[DocumentLike] | None
+    builtin_tools: Annotated[Sequence[str], Field(max_length=100)]
+    overflow: Overflow
+    continue_final_message: bool
+    strict_tools: bool
+    parallel_tool_calls: bool
+    answer_reserve: Annotated[int, Field(ge=1)]
+
+
+class TurnOptions(FreeTurnOptions, total=False):
+    """The options of every way of generating, besides sampling.
+
+    - `reasoning`: None is the model's default; True, False, "low", "medium", "high" if its template supports them.
+    - `restore_reasoning`: True, the default, restores the reasoning of earlier turns that the messages lack, if this
+      engine generated them (`Prompt.restored` lists the messages' indices). False sends the messages unchanged.
+    - `reasoning_budget`: the most reasoning tokens; then reasoning is closed and the answer follows.
+    - `reasoning_format`: "deepseek" separates reasoning from the content, "none" leaves it in the content,
+      "deepseek-legacy" does both, "exclude" drops it.
+    - `tool_choice`: "auto"; "none" (tools are not shown, and call markup stays text); "required" (one is called);
+      `ToolName(name=...)`; `AllowedTools(names=...)`; OpenAI's dictionaries of these.
+    - `strict_tools`: constrain calls to their tools' schemas while they are written, under "auto" too.
+      `parallel_tool_calls=False`: at most one call, if calls are constrained.
+    - `response_format`: what the answer must be, once reasoning has closed: a type that pydantic knows (the completion
+      has the value as `parsed`), `JsonSchema({...})`, `Choice([...])`, `Regex(...)`, `Lark(...)`, `GBNF(...)`,
+      `ResponseFormat(...)`, or OpenAI's dictionary. With tools: a call, or such an answer.
+    - `answer_reserve`: tokens of `max_tokens` (at most half of them) that are reserved for a constrained answer:
+      reasoning is closed when only these are left.
+    - `template_kwargs`: variables for the chat template, which override its others.
+    - `documents`: texts or dictionaries for a template that takes documents. `builtin_tools`: names of tools that the
+      model was trained with, declared by its template ("browser" and "python" of gpt-oss); give tools of these names to
+      run the calls.
+    - `priority`: higher goes first. `deadline`: seconds until the turn ends with reason "deadline".
+    - `continue_final_message`: the last message is the assistant's, and the model continues it; the completion has only
+      what the model adds (`Message.continued` joins both).
+    - `overflow`: "error" refuses a prompt that is too long, and a full context ends the turn by "length".
+      "truncate_oldest" drops whole turns, the oldest first, until `max_tokens` fit after the prompt (default: a quarter
+      of the context; at most half of it); system messages, the last question and the newest exchange after it stay.
+      "shorten_results" first cuts the results of tools to their beginnings, the oldest first, but not those that the
+      model has not read; if that is not enough, it continues as "truncate_oldest".
+    - `adapters`: the LoRA adapters that compute the turn, `["name"]` or `{"name": 0.5}`; None: the model alone.
+    - `progress`: called with the number of the prompt's tokens evaluated so far and their total, in the engine's
+      thread: it must be quick, and not wait for this engine. It stops the turn by returning False.
+    """
+
+    response_format: Any
+
+
+class ChoicesArguments(TypedDict):
+    """The arguments of `Engine.choices` besides the options of a turn."""
+
+    n: Annotated[int, Field(ge=1, le=1_000_000)]
+    offline: bool
+
+
+class FreeAgentOptions(FreeTurnOptions, RunArguments, total=False):
+    """`AgentOptions` without `response_format`."""
+
+
+class AgentOptions(TurnOptions, RunArguments, total=False):
+    """The options of the agent loop: those of its turns, and its own (`engine.agent.limits.RunOptions`)."""
+
+
+def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
+    """Raise RequestError for an option that is not one of these."""
+    if unknown := sorted(set(options) - names):
+        loads = unknown[0] in _OF_LOADING
+        raise RequestError(unknown_option(unknown[0], names, "it is one of Engine.load" if loads else ""))
+
+
+def checked(options: Options, kind: type[Options]) -> Options:
+    """Returns the options after checking them against the types in `kind`; `SamplingParams` checks those of sampling.
+    Raises RequestError for an unknown option, and for a value that is not valid."""
+    refuse_unknown(options, frozenset(kind.__annotations__))
+    if isinstance(policy := options.get("overflow"), str) and policy == "shift":
+        raise RequestError(
+            'overflow="shift" was removed; write overflow="truncate_oldest", which leaves out the oldest turns.'
+        )
+    for name, value in options.items():
+        # `prompt_options` checks tool_choice, and the engine adapters, whose names it knows.
+        if name not in SamplingParams.model_fields and name not in ("tool_choice", "adapters"):
+            check_value(kind, name, value)
+    return options
+
+
+def check_arguments(**arguments: Unpack[LoadArguments]) -> None:
+    """Raise RequestError for an argument of a wrong type."""
+    for name, value in arguments.items():
+        check_value(LoadArguments, name, value)
+
+
+def sampling_params(options: Mapping[str, Any], beneath: Mapping[str, Any] | None = None) -> SamplingParams:
+    """Returns the sampling options as a record; None counts as not given. `beneath` are defaults. Raises RequestError
+    for a value that is not valid."""
+    names = SamplingParams.model_fields
+    given = {name: value for name, value in options.items() if name in names and value is not None}
+    try:
+        return SamplingParams.model_validate({**(beneath or {}), **given})
+    except ValidationError as error:
+        name = str(error.errors()[0]["loc"][0])
+        raise refusal(name, given.get(name), error) from error
+
+
+def prompt_options(options: "TurnOptions") -> PromptOptions:
+    """Returns the options that concern the prompt. Raises RequestError for an invalid choice of tools."""
+    given: dict[str, Any] = {name: value for name, value in options.items() if name in _OF_PROMPT}
+    given["tool_choice"] = tool_choice(options.get("tool_choice", "auto"))
+    return PromptOptions(**given, until=until(options.get("deadline")))
+
+
+def tool_choice(choice: object) -> AllowedChoice:
+    """Returns a choice of tools from any of its spellings. Raises RequestError for an invalid one."""
+    if isinstance(choice, ToolName | AllowedTools):
+        return choice
+    for word in ("auto", "none", "required"):
+        if isinstance(choice, str) and choice == word:
+            return word
+    match choice:
+        case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
+            return ToolName(name=name)
+        case {"type": "allowed_tools"}:
+            given = cast("Mapping[str, Any]", choice)
+            inner: Any = given.get("allowed_tools", given)
+            with suppress(KeyError, TypeError, AttributeError, ValidationError, RequestError):
+                names: list[Any] = [(tool.get("function") or tool)["name"] for tool in inner["tools"]]
+                return AllowedTools(names=tuple(names), mode=inner.get("mode", "auto"))
+        case _:
+            pass
+    raise RequestError(
+        f'tool_choice={shown(choice)} is not valid; use "auto", "none", "required", ToolName(name="..."), '
+        'AllowedTools(names=["..."]) or one of OpenAI\'s dictionaries.'
+    )
+
+
+def parser_choice(choice: AllowedChoice, *, calls: bool = True) -> ToolChoice:
+    """Returns the choice for a parser, which does not distinguish allowed tools from others. `calls=False`: there can
+    be no calls."""
+    if not calls:
+        return "none"
+    return choice.mode if isinstance(choice, AllowedTools) else choice
+
+
+def until(deadline: float | None) -> float | None:
+    """Returns the deadline on `time.monotonic`'s clock. An invalid one is refused when the turn is submitted."""
+    return time.monotonic() + deadline if deadline is not None and math.isfinite(deadline) else None
+
+
+NGRAM, MTP, AUTO = "ngram", "mtp", "auto"
+_NGRAM_TOKENS, _MODEL_TOKENS = 15, 8
+"""The most tokens of a draft if the caller does not say: copied ones cost nothing, those of a model a decode each."""
+HEAD_TOKENS = 3
+"""The same for a model's own head, which is made for the first of them."""
+
+
+_OUTPUTS = 16  # the default limit of rows per conversation that have logits in one decode
+_OF_LOADING = frozenset(name for kind in (LoadArguments, LoadOptions) for name in kind.__annotations__) | {
+    "n_ctx",
+    "n_gpu_layers",
+    "draft",
+    "draft_min",
+}
+_OF_PROMPT = frozenset(field.name for field in fields(PromptOptions))
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All options of loading, as the records in which they are used."""
+
+    model: ModelOptions
+    context: ContextOptions
+    loop: LoopOptions
+    media: MediaOptions
+
+
+def _longest_draft(draft: object, draft_max: Any) -> Any:
+    """Returns the most tokens of a draft; 0 for none. `draft_max` alone means guesses by n-grams."""
+    if draft_max is not None:
+        return draft_max
+    if draft is None:
+        return 0
+    named = {NGRAM: _NGRAM_TOKENS, AUTO: _NGRAM_TOKENS, MTP: HEAD_TOKENS}
+    return named.get(draft, _MODEL_TOKENS) if isinstance(draft, str) else _MODEL_TOKENS
+
+
+def settings(options: Mapping[str, Any], draft: object = None) -> Settings:
+    """Split the options over their records (`check_memory` is in two). `draft`: who guesses ahead. Raises RequestError
+    for an unknown option, for a value that is not valid, and for options that exclude one another."""
+    records = (ModelOptions, ContextOptions, LoopOptions, MediaOptions)
+    names = [{field.name for field in fields(record)} for record in records]
+    if unknown := sorted(set(options).difference(*names)):
+        known = {*LoadArguments.__annotations__, *chain(*names)}
+        turns = unknown[0] in TurnOptions.__annotations__
+        raise RequestError(unknown_option(unknown[0], known, "it is one of each turn: llm.chat(...)" if turns else ""))
+    given: dict[str, Any] = {**options, "draft_max": _longest_draft(draft, options.get("draft_max"))}
+    if isinstance(vectors := given.get("control_vectors"), Mapping):
+        pairs = cast("Mapping[object, object]", vectors).items()
+        given["control_vectors"] = tuple((str(path), scale) for path, scale in pairs)
+    if isinstance(given.get("tensor_split"), list):
+        given["tensor_split"] = tuple(given["tensor_split"])
+    if given.get("outputs_per_sequence") is None:  # one row to sample from, and the drafts to verify with it
+        drafts = given["draft_max"]
+        given["outputs_per_sequence"] = min(1 + drafts, _OUTPUTS) if isinstance(drafts, int) and drafts > 0 else 1
+    made: list[Any] = [
+        record(**{name: value for name, value in given.items() if name in own})
+        for record, own in zip(records, names, strict=True)
+    ]
+    found = Settings(*made)
+    if found.loop.draft_max and found.context.device_sampling:
+        raise RequestError(
+            "draft (or draft_max) verifies several tokens of a conversation in one decode, but device_sampling draws "
+            "only one; leave one of them out."
+        )
+    return found

@@ -1,0 +1,220 @@
+"""Makes the prompt of a conversation: rendered, and fitted into the context by the caller's overflow policy."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, get_args
+
+from engine.formats.template.chat_template import ChatTemplate
+from engine.formats.template.prompt import Prompt
+from engine.support.errors import RequestError
+from engine.tools import ToolLike
+from engine.turns.reasoning_memory import Restored
+from engine.types.types import AllowedChoice, DocumentLike, Message, Overflow, Reasoning, Tool
+
+_KEPT = ("system", "developer")
+_SHORT = 200
+"""The length of a shortened result in characters; results of up to twice that length are not shortened."""
+
+
+def kept(
+    messages: Sequence[Message], count: Callable[[tuple[int, ...]], int], limit: int, step: int
+) -> tuple[int, ...]:
+    """Returns the indices of the messages to send, so that their `count` is at most `limit`; if that is impossible, as
+    few as may be sent.
+
+    The number of dropped tokens is rounded up to a multiple of `step` if possible, so that the prompt's beginning,
+    which a prefix cache holds, stays the same for many turns.
+    """
+    everything = tuple(range(len(messages)))
+    total = count(everything)
+    if total <= limit:
+        return everything
+    groups = _droppable(messages)
+
+    def without(number: int) -> tuple[int, ...]:
+        gone = {index for group in groups[:number] for index in group}
+        return tuple(index for index in everything if index not in gone)
+
+    @cache
+    def saves(number: int) -> int:
+        return total - count(without(number))
+
+    excess = total - limit
+    for wanted in (-(-excess // step) * step, excess):
+        number = bisect_left(range(len(groups) + 1), wanted, key=saves)
+        if number <= len(groups):
+            return without(number)
+    return without(len(groups))
+
+
+def shortened(
+    messages: Sequence[Message], count: Callable[[tuple[Message, ...]], int], limit: int, step: int
+) -> tuple[Message, ...]:
+    """Returns the messages with the results of tools cut to the beginnings of their texts, the oldest first, until
+    their `count` is at most `limit`; if that is impossible, with all results cut that may be. Results that the model
+    has not read yet stay complete.
+
+    As in `kept`, the number of tokens removed is rounded up to a multiple of `step` if possible.
+    """
+    whole = tuple(messages)
+    total = count(whole)
+    if total <= limit:
+        return whole
+    newest = max((index for index, message in enumerate(whole) if message.role == "assistant"), default=-1)
+    long = [index for index, message in enumerate(whole[:newest]) if _is_long(message)]
+
+    def cut(number: int) -> tuple[Message, ...]:
+        gone = frozenset(long[:number])
+        return tuple(_cut(message) if index in gone else message for index, message in enumerate(whole))
+
+    @cache
+    def saves(number: int) -> int:
+        return total - count(cut(number))
+
+    excess = total - limit
+    for wanted in (-(-excess // step) * step, excess):
+        number = bisect_left(range(len(long) + 1), wanted, key=saves)
+        if number <= len(long):
+            return cut(number)
+    return cut(len(long))
+
+
+def _is_long(message: Message) -> bool:
+    return message.role == "tool" and (len(message.content or "") > 2 * _SHORT or bool(message.media))
+
+
+def _cut(message: Message) -> Message:
+    text = message.content or ""
+    note = f"these are the first {_SHORT} of {len(text):,} characters" if len(text) > 2 * _SHORT else ""
+    left_out = f"without {', '.join(each.about for each in message.media)}" if message.media else ""
+    shown = text[:_SHORT] if note else text
+    cut = f"{shown}\n(Cut to save room: {', '.join(filter(None, (note, left_out)))}.)"
+    return message.model_copy(update={"content": cut, "parts": ()})
+
+
+def _droppable(messages: Sequence[Message]) -> list[list[int]]:
+    """Returns groups of messages, the oldest first; each can only be dropped as a whole."""
+    last = max((index for index, message in enumerate(messages) if message.role == "user"), default=-1)
+    groups: list[list[int]] = []
+    home: dict[str, int] = {}
+    fresh = True
+    for index, message in enumerate(messages):
+        if message.role in _KEPT:
+            continue
+        if index == last:
+            fresh = True
+            continue
+        if fresh or message.role == ("user" if index < last else "assistant"):
+            groups.append([])
+            fresh = False
+        newest = len(groups) - 1
+        if message.role == "tool" and (at := home.get(message.tool_call_id or "", newest)) < newest:
+            groups[at:] = [[number for group in groups[at:] for number in group]]
+        groups[-1].append(index)
+        home.update({call.id: len(groups) - 1 for call in message.tool_calls})
+    # The model continues from the last group, so it is kept.
+    return groups[:-1] if groups and groups[-1][-1] > last else groups
+
+
+@dataclass(frozen=True, slots=True)
+class PromptOptions:
+    """The options of a turn that concern its prompt; see `engine.turns.options.TurnOptions`. `until`: its deadline, on
+    `time.monotonic`'s clock."""
+
+    reasoning: Reasoning | None = None
+    tool_choice: AllowedChoice = "auto"
+    template_kwargs: Mapping[str, Any] | None = None
+    documents: Sequence[DocumentLike] | None = None
+    builtin_tools: Sequence[str] = ()
+    overflow: Overflow = "error"
+    max_tokens: int | None = None
+    continue_final_message: bool = False
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A prompt, and what was done to make it fit: see `TurnRequest`."""
+
+    prompt: Prompt
+    dropped: int = 0
+    shortened: int = 0
+
+
+class Prompts:
+    """Makes the prompts of one engine. `tokens` returns a prompt's tokens, `n_ctx` is the most that fit."""
+
+    def __init__(self, template: ChatTemplate, tokens: Callable[[Prompt], tuple[int, ...]], n_ctx: int) -> None:
+        self._template = template
+        self._tokens = tokens
+        self._n_ctx = n_ctx
+
+    def rendered(
+        self,
+        restored: Restored,
+        tools: Sequence[ToolLike] | None,
+        options: PromptOptions,
+    ) -> Prompt:
+        prompt = self._template.render(
+            restored.messages,
+            tools,
+            options.reasoning,
+            options.tool_choice,
+            continue_final_message=options.continue_final_message,
+            template_kwargs=options.template_kwargs,
+            documents=options.documents,
+            builtin_tools=options.builtin_tools,
+            until=options.until,
+        )
+        return replace(prompt, restored=restored.numbers)
+
+    def head(self, messages: Sequence[Message], known: Sequence[Tool], options: PromptOptions) -> tuple[Prompt, int]:
+        """Returns a prompt that continues these messages with a user message, and how many of its tokens all prompts
+        share that do."""
+        answering = replace(options, continue_final_message=False)
+        first, second = (
+            self.rendered(Restored((*messages, Message(role="user", content=text)), ()), known, answering)
+            for text in ("a", "b")
+        )
+        return first, _shared(self._tokens(first), self._tokens(second))
+
+    def fitted(self, restored: Restored, known: Sequence[Tool], options: PromptOptions) -> Fitted:
+        """Returns the prompt, fitted by the overflow policy. Raises RequestError for an unknown policy."""
+        policy = options.overflow
+        if policy not in get_args(Overflow):
+            raise RequestError(f"overflow={policy!r} is unknown; choose one of {', '.join(get_args(Overflow))}.")
+        messages = restored.messages
+        if policy == "error":
+            return Fitted(self.rendered(restored, known, options))
+
+        quarter = max(self._n_ctx // 4, 1)
+        limit = self._n_ctx - min(options.max_tokens or quarter, self._n_ctx // 2)
+
+        def rendered(some: tuple[Message, ...]) -> Prompt:
+            return self.rendered(Restored(some, ()), known, options)
+
+        sent = tuple(messages)
+        if policy == "shorten_results":
+            sent = shortened(messages, lambda some: len(self._tokens(rendered(some))), limit, quarter)
+
+        @cache
+        def prompt(numbers: tuple[int, ...]) -> Prompt:
+            return rendered(tuple(sent[number] for number in numbers))
+
+        numbers = kept(sent, lambda some: len(self._tokens(prompt(some))), limit, quarter)
+        found = tuple(number for number in restored.numbers if number in numbers)
+        return Fitted(
+            replace(prompt(numbers), restored=found),
+            dropped=len(messages) - len(numbers),
+            shortened=sum(sent[number] is not messages[number] for number in numbers),
+        )
+
+
+def _shared(first: Sequence[int], second: Sequence[int]) -> int:
+    """Returns the length of the common prefix."""
+    return next(
+        (number for number, (one, other) in enumerate(zip(first, second, strict=False)) if one != other),
+        min(len(first), len(second)),
+    )

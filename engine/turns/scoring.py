@@ -1,0 +1,213 @@
+"""Log-probabilities of given texts: scores of continuations, and answers classified by them."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from math import exp, nan
+from typing import TypeAlias, cast
+
+from engine.formats.parsing import Piece
+from engine.formats.template.prompt import Prompt
+from engine.runtime.adapters.adapters import AdaptersLike
+from engine.runtime.loop.config import check_value
+from engine.runtime.media.media import Placed
+from engine.runtime.stream.raw import raw_prompt, tokens_of
+from engine.runtime.stream.service import Service
+from engine.runtime.stream.stream import Stream
+from engine.support.errors import EngineError, QueueFullError, RequestError
+from engine.support.offloop import is_unwanted
+from engine.turns.options import ScoreOptions
+from engine.types.types import TokenLogprob
+
+TextOrTokens: TypeAlias = str | Sequence[int]
+Pair: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+"""The tokens before a text, and those of the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How likely a text is after a prompt: `logprob`, the natural logarithm of its probability, is the sum over its
+    `tokens`, each of which has the most likely token of its place in `top`. `greedy`: each of its tokens is the most
+    likely one."""
+
+    logprob: float
+    tokens: tuple[TokenLogprob, ...]
+    greedy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Classification:
+    """The most likely of the labels, and the probability of each; they add up to 1."""
+
+    label: str
+    probabilities: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPrompt:
+    """A raw prompt: its text, what each of its tokens adds to that, and the scores of all tokens but the first, None
+    where none are wanted or there is one token."""
+
+    text: str
+    tokens: tuple[int, ...]
+    written: tuple[bytes, ...]
+    scores: Stream | None
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprob, ...]:
+        """The tokens with their log-probabilities as far as they are read; the first one's, which has nothing before
+        it, is not a number."""
+        scored = () if self.scores is None else self.scores.logprobs
+        first = TokenLogprob(token=self.tokens[0], text="", bytes=(), logprob=nan)
+        pairs = zip(self.written, (first, *scored), strict=False)
+        return tuple(entry.model_copy(update={"bytes": tuple(data)}) for data, entry in pairs)
+
+
+class Scorer:
+    """Scores texts with one engine's model."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def pairs(
+        self, prompt: TextOrTokens | Prompt, continuations: Sequence[TextOrTokens], *, special: bool
+    ) -> list[Pair]:
+        """Returns the tokens before and of each continuation. Two texts are tokenised together: where a token spans
+        both, it belongs to the continuation; a rendered prompt stays as it is. Raises RequestError for what is not text
+        or tokens."""
+        check_value(ScoreOptions, "special", special)
+        if (
+            not isinstance(cast("object", continuations), Sequence)
+            or isinstance(continuations, str)
+            or not continuations
+        ):
+            raise RequestError("score() takes a list of continuations, one at least.")
+        if isinstance(prompt, Prompt):
+            before = self._service.tokens(prompt)
+            return [(before, self._tokens(each)) for each in continuations]
+        return [self._pair(prompt, each, special=special) for each in continuations]
+
+    def media(self, prompt: TextOrTokens | Prompt) -> tuple[Placed, ...]:
+        """Returns the pictures and sounds among the tokens of a rendered prompt."""
+        return self._service.tokenized(prompt).media if isinstance(prompt, Prompt) else ()
+
+    def _pair(self, prompt: TextOrTokens, continuation: TextOrTokens, *, special: bool) -> Pair:
+        vocab = self._service.vocab
+        if not isinstance(prompt, str):
+            before = tokens_of(vocab, prompt)
+            return before, self._tokens(continuation)
+        pieces = [Piece(prompt, special)]
+        before = tuple(vocab.encode(pieces, add_bos=True))
+        if not isinstance(continuation, str):
+            return before, tokens_of(vocab, continuation)
+        whole = tuple(vocab.encode([*pieces, Piece(continuation, False)], add_bos=True))
+        same = next((at for at, pair in enumerate(zip(before, whole, strict=False)) if pair[0] != pair[1]), len(before))
+        same = min(same, len(whole))
+        return whole[:same], whole[same:]
+
+    def _tokens(self, continuation: TextOrTokens) -> tuple[int, ...]:
+        vocab = self._service.vocab
+        if isinstance(continuation, str):
+            return tuple(vocab.tokenize(continuation, special=False))
+        return tokens_of(vocab, continuation)
+
+    def prompt(self, prompt: TextOrTokens, top: int | None, adapters: AdaptersLike | None = None) -> ReadPrompt:
+        """Read a prompt as `Engine.complete` does, and score its tokens, each with the `top` likeliest of its place;
+        None scores nothing. Raises what `Service.score` raises, and RequestError for an empty prompt."""
+        vocab = self._service.vocab
+        raw, given = raw_prompt(vocab, prompt)
+        tokens = given or tuple(vocab.encode(raw.texts, add_bos=True))
+        written = [vocab.token_bytes(token) for token in tokens]
+        added = len(b"".join(written)) - len(raw.text.encode(errors="replace"))
+        for index, data in enumerate(written):  # the beginning token and the space that some vocabularies add
+            written[index], added = data[max(0, added) :], added - len(data)
+        scores = None
+        if top is not None and len(tokens) > 1:
+            scores = self._service.score(tokens[:1], tokens[1:], max(1, top), adapters)
+        return ReadPrompt(raw.text, tokens, tuple(written), scores)
+
+    def labels(self, prompt: tuple[int, ...], labels: Sequence[str]) -> list[Pair]:
+        """Returns the tokens before and of each label. Raises RequestError for labels that are not different texts."""
+        listed = isinstance(cast("object", labels), Sequence) and not isinstance(labels, str)
+        if (
+            not listed
+            or not all(isinstance(cast("object", label), str) and label for label in labels)
+            or (len(set(labels)) != len(labels) or len(labels) < 2)
+        ):
+            raise RequestError("classify() takes a list of two or more labels, each another text.")
+        return [(prompt, self._tokens(label)) for label in labels]
+
+    def scores(
+        self, pairs: Sequence[Pair], adapters: AdaptersLike | None = None, media: tuple[Placed, ...] = ()
+    ) -> list[Score]:
+        """Returns the scores in order. `media`: pictures and sounds before each of the texts. Raises what
+        `Service.score` raises.
+
+        The texts after one prompt are read one after the other, so that the prompt stays where it is and nothing is
+        copied; as many prompts as there are sequences take part at a time.
+        """
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for index, (before, _) in enumerate(pairs):
+            groups.setdefault(before, []).append(index)
+        scores: dict[int, Score] = {}
+        for prompts in _parts(list(groups.values()), self._service.info.n_sequences):
+            for turn in zip_longest(*prompts):
+                if is_unwanted():
+                    raise EngineError("The task that waits for these scores was cancelled.")
+                scores |= self._together(pairs, [index for index in turn if index is not None], adapters, media)
+        return [scores[index] for index in range(len(pairs))]
+
+    def _together(
+        self,
+        pairs: Sequence[Pair],
+        indices: Sequence[int],
+        adapters: AdaptersLike | None,
+        media: tuple[Placed, ...],
+    ) -> dict[int, Score]:
+        started: deque[tuple[int, Stream]] = deque()
+        scores: dict[int, Score] = {}
+
+        def finish() -> None:
+            index, stream = started[0]
+            scores[index] = _score(stream)
+            started.popleft()
+
+        try:
+            for index in indices:
+                while True:
+                    try:
+                        started.append((index, self._service.score(*pairs[index], named=adapters, media=media)))
+                        break
+                    except QueueFullError:
+                        if not started:
+                            raise
+                        finish()
+            while started:
+                finish()
+        finally:
+            for _, stream in started:
+                stream.cancel()
+        return scores
+
+
+def _parts(groups: Sequence[list[int]], size: int) -> Iterator[Sequence[list[int]]]:
+    for start in range(0, len(groups), size):
+        yield groups[start : start + size]
+
+
+def _score(stream: Stream) -> Score:
+    if stream.result().finish_reason != "stop":
+        raise EngineError("A score was not computed, because the engine was closed; load the model again.")
+    tokens = stream.logprobs
+    greedy = all(token.top[0].token == token.token for token in tokens)
+    return Score(sum(token.logprob for token in tokens), tokens, greedy)
+
+
+def classification(labels: Sequence[str], scores: Sequence[Score]) -> Classification:
+    """Returns the labels' probabilities among one another."""
+    most = max(score.logprob for score in scores)
+    weights = [exp(score.logprob - most) for score in scores]
+    total = sum(weights)
+    probabilities = {label: weight / total for label, weight in zip(labels, weights, strict=True)}
+    return Classification(max(probabilities, key=lambda label: probabilities[label]), probabilities)

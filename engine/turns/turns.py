@@ -1,0 +1,340 @@
+"""Makes turns of messages and options: checks them once, renders, constrains, submits."""
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from hashlib import sha256
+from typing import Any
+
+from engine.api.explain import Asked
+from engine.formats.families import Family, builtin_families
+from engine.formats.grammar.demand import RESERVE, Demand, closing, constraint_of, cutter
+from engine.formats.grammar.lark import Cut
+from engine.formats.grammar.response import response_of
+from engine.formats.parsing import Piece
+from engine.formats.template.chat_template import ChatTemplate
+from engine.formats.template.conversation import conversation_of, with_answer, without_inline_reasoning
+from engine.formats.template.prompt import Prompt
+from engine.runtime.guidance.matcher import refusal
+from engine.runtime.guidance.trial import finished_by
+from engine.runtime.loop.request import TurnRequest
+from engine.runtime.media.media import Tokenized
+from engine.runtime.stream.raw import infill_prompt, raw_format, raw_parser, raw_prompt
+from engine.runtime.stream.service import Service
+from engine.runtime.stream.stream import Stream
+from engine.support.errors import MissingTemplateError, RequestError
+from engine.tools import ToolLike, as_tools
+from engine.turns.options import RawOptions, TurnOptions, checked, parser_choice, prompt_options, sampling_params, until
+from engine.turns.overflow import Fitted, PromptOptions, Prompts
+from engine.turns.reasoning_memory import ReasoningMemory, Restored
+from engine.types.events import Event, fold
+from engine.types.media import ImageLink, MediaUrls, read_links
+from engine.types.parts import ImagePart, MessagePart
+from engine.types.types import AllowedTools, Message, MessagesLike, SamplingParams, Tool, ToolChoice
+
+
+class Turns:
+    """Starts the turns of one engine. For a base model, `template` is the error that it has none."""
+
+    def __init__(
+        self,
+        service: Service,
+        template: ChatTemplate | MissingTemplateError,
+        seed: int | None,
+        media_urls: MediaUrls | None = None,
+    ) -> None:
+        self._service = service
+        self._media_urls = media_urls
+        self._template = template
+        self._seed = seed
+        self.memory = ReasoningMemory()
+        """The reasoning of earlier turns, by conversation."""
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The chat template. Raises MissingTemplateError for a base model."""
+        if isinstance(self._template, MissingTemplateError):
+            raise MissingTemplateError(*self._template.args)
+        return self._template
+
+    @property
+    def family(self) -> Family:
+        """The family in whose format the output is read; "content-only" for a base model."""
+        if isinstance(self._template, MissingTemplateError):
+            return builtin_families().get("content-only")
+        return self._template.family
+
+    def check(self, options: TurnOptions) -> tuple[SamplingParams, PromptOptions]:
+        """Check the options, and return those of sampling and those of the prompt. Raises RequestError for options that
+        are not valid, EngineError in a fork of this process."""
+        self._service.check()
+        return self._sampling(checked(options, TurnOptions)), prompt_options(options)
+
+    def _sampling(self, options: Mapping[str, Any]) -> SamplingParams:
+        """Returns the caller's sampling options over the engine's seed and the family's defaults."""
+        return sampling_params(options, {**self.family.sampling, "seed": self._seed})
+
+    @cached_property
+    def _cut(self) -> Cut:
+        return cutter(self._service.vocab)
+
+    @cached_property
+    def _prompts(self) -> Prompts:
+        return Prompts(self.template, self._service.tokens, self._service.info.n_ctx)
+
+    def start(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None,
+        options: TurnOptions,
+        n: int,
+        *,
+        offline: bool = False,
+        claims: bool = False,
+    ) -> list[Stream]:
+        """Start `n` turns over one prompt. `offline`: only the result is read. `claims`: what a turn held stays in the
+        cache while its stream's `claim` is referenced. Raises what `Engine.stream` raises."""
+        sampling, given = self.check(options)
+        with finished_by(given.until):
+            demand = _demand(as_tools(tools), given.tool_choice, sampling, options)
+            restored = self._restored(messages, options)
+            fitted = self._prompts.fitted(restored, demand.tools, self._with_schema(given, demand))
+            # Remembered with the conversation as the caller has it, before fitting: the caller will send that again.
+            return [
+                self._submit(
+                    fitted,
+                    restored.messages,
+                    demand,
+                    sampling.of_choice(number),
+                    options,
+                    offline=offline,
+                    claims=claims,
+                )
+                for number in range(n)
+            ]
+
+    def _submit(
+        self,
+        fitted: Fitted,
+        conversation: Sequence[Message],
+        demand: Demand,
+        sampling: SamplingParams,
+        options: TurnOptions,
+        *,
+        offline: bool,
+        claims: bool,
+    ) -> Stream:
+        prompt, memory = fitted.prompt, self.memory
+
+        def remember(events: Sequence[Event]) -> None:
+            *before, turn = with_answer(conversation, fold(events))
+            memory.remember(before, turn)
+
+        parser = self.template.parser_recipe(
+            prompt,
+            demand.tools,
+            _parser_choice(demand),
+            reasoning_format=options.get("reasoning_format", "deepseek"),
+            control_tokens=self._service.vocab.control_tokens,
+            exact=demand.response is not None and demand.response.answer.exact,
+            id_salt=_salt(prompt, sampling),
+            builtin_tools=options.get("builtin_tools", ()),
+        )
+        return self._service.submit(
+            TurnRequest(
+                prompt,
+                parser,
+                sampling,
+                markers=frozenset(self.template.format.control),
+                priority=options.get("priority", 0),
+                deadline=options.get("deadline"),
+                offline=offline,
+                reasoning_budget=options.get("reasoning_budget"),
+                reasoning_close=self._close(),
+                dropped=fitted.dropped,
+                shortened=fitted.shortened,
+                progress=options.get("progress"),
+                ended=remember,
+                claims=claims,
+                named=options.get("adapters"),
+                constraint=constraint_of(demand, parser.format, prompt.prefix, self._cut),
+                reads=self._reader(demand, conversation),
+            )
+        )
+
+    def _reader(self, demand: Demand, conversation: Sequence[Message]) -> Callable[[str], object] | None:
+        """Returns what reads the finished answer, which begins with the text of a message that the turn continues."""
+        if demand.response is None:
+            return None
+        read, last = demand.response.read, without_inline_reasoning(conversation[-1], self.template.format)
+        begun = last.content or "" if last.role == "assistant" else ""
+        return (lambda content: read(begun + content)) if begun else read
+
+    def _restored(self, messages: MessagesLike, options: TurnOptions) -> Restored:
+        """Returns the conversation, with the reasoning that the caller dropped unless the options forbid it."""
+        conversation = self._with_pictures(conversation_of(messages), until(options.get("deadline")))
+        if options.get("restore_reasoning", True):
+            return self.memory.restore(conversation)
+        return Restored(tuple(conversation), ())
+
+    def _with_pictures(self, conversation: tuple[Message, ...], before: float | None) -> tuple[Message, ...]:
+        """Returns the conversation with pictures in place of links to them, if this engine reads both."""
+        if self._media_urls is None or "image" not in self._service.info.media:
+            return conversation
+        links = [each for message in conversation for each in message.media if isinstance(each, ImageLink)]
+        pictures = iter(read_links(links, self._media_urls, before))
+
+        def read(part: MessagePart) -> MessagePart:
+            is_link = isinstance(part, ImagePart) and isinstance(part.image, ImageLink)
+            return ImagePart(image=next(pictures)) if is_link else part
+
+        return tuple(
+            message.model_copy(update={"parts": tuple(map(read, message.parts))}) if message.media else message
+            for message in conversation
+        )
+
+    def start_raw(self, prompt: str | Sequence[int], options: RawOptions) -> Stream:
+        """Start a turn without a chat template. Raises what `Engine.stream_complete` raises."""
+        self._service.check()
+        sampling = self._sampling(checked(options, RawOptions))
+        raw, tokens = self._raw_prompt(prompt, options)
+        with finished_by(until(options.get("deadline"))):
+            response = response_of(options.get("response_format"), refusal)
+            demand = Demand(response=response, max_tokens=sampling.max_tokens)
+            return self._service.submit(
+                TurnRequest(
+                    raw,
+                    raw_parser,
+                    sampling,
+                    priority=options.get("priority", 0),
+                    deadline=options.get("deadline"),
+                    progress=options.get("progress"),
+                    named=options.get("adapters"),
+                    constraint=constraint_of(demand, raw_format(), (), self._cut),
+                    reads=response.read if response is not None else None,
+                    tokens=tokens,
+                )
+            )
+
+    def _raw_prompt(self, prompt: str | Sequence[int], options: RawOptions) -> tuple[Prompt, tuple[int, ...]]:
+        vocab, end, files = self._service.vocab, options.get("suffix"), options.get("files")
+        if end is None:
+            if files is not None:
+                raise RequestError("files are read before a text with a gap; pass suffix, the text after the gap, too.")
+            return raw_prompt(vocab, prompt)
+        if not isinstance(prompt, str):
+            raise RequestError("suffix needs a prompt that is text; this one is tokens.")
+        return infill_prompt(vocab, prompt, end, files or {})
+
+    def prompt(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Prompt:
+        """Returns the prompt that `start` would send."""
+        sampling, given = self.check(options)
+        demand = _demand(as_tools(tools), given.tool_choice, sampling, options)
+        restored = self._restored(messages, options)
+        return self._prompts.fitted(restored, demand.tools, self._with_schema(given, demand)).prompt
+
+    def _with_schema(self, options: PromptOptions, demand: Demand) -> PromptOptions:
+        """Returns the options with the schema of the answer, for a template that shows it."""
+        if demand.response is None or not (shown := demand.response.shown(self.family.shows_schema)):
+            return options
+        return replace(options, template_kwargs={**shown, **(options.template_kwargs or {})})
+
+    def starter(self, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Callable[..., Stream]:
+        """Returns a function that starts the turn of one of many conversations, with options of its own; the common
+        options are checked now."""
+        _, known = self.check(options), as_tools(tools)
+
+        def start(messages: MessagesLike, own: Mapping[str, Any]) -> Stream:
+            merged: Any = {**options, **own}
+            return self.start(messages, merged.pop("tools", known), merged, 1, offline=True)[0]
+
+        return start
+
+    def stepper(self, tools: Callable[[], Sequence[ToolLike]], options: TurnOptions) -> Callable[..., Stream]:
+        """Returns a function that starts the next turn of a run; its options are checked now. Only a message that the
+        caller began is continued."""
+        _ = self.check(options)
+
+        def turn(history: Sequence[Message]) -> Stream:
+            goes_on = options.get("continue_final_message", False) and history[-1].role == "assistant"
+            return self.start(history, tools(), {**options, "continue_final_message": goes_on}, 1)[0]
+
+        return turn
+
+    def head(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Tokenized:
+        """Returns the tokens that all conversations share that begin with these messages."""
+        _, given = self.check(options)
+        stated, restored = as_tools(tools), self._restored(messages, options)
+        if restored.messages[-1].role in ("user", "tool"):
+            return self._service.tokenized(self._prompts.rendered(restored, stated, given))
+        prompt, shared = self._prompts.head(restored.messages, stated, given)
+        tokens, media = self._service.tokenized(prompt)
+        return Tokenized(tokens[:shared], tuple(each for each in media if each.stop <= shared))
+
+    def answer_place(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Tokenized:
+        """Returns the tokens after which the answer to a conversation begins: without reasoning, which is switched off,
+        or closed where the prompt leaves it open."""
+        try:
+            prompt = self.prompt(messages, tools, {"reasoning": False, **options})
+        except RequestError:
+            if "reasoning" in options:
+                raise
+            prompt = self.prompt(messages, tools, options)  # a template without a switch
+        pieces = (*prompt.pieces, *(self._close() if prompt.in_reasoning else ()))
+        return self._service.tokenized(replace(prompt, pieces=pieces, text="".join(piece.text for piece in pieces)))
+
+    def asked(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None,
+        output: str | Sequence[Piece] | None,
+        options: TurnOptions,
+    ) -> Asked:
+        """Returns the input of `explain` for a conversation and an output that followed it."""
+        sampling, given = self.check(options)
+        demand = _demand(as_tools(tools), given.tool_choice, sampling, options)
+        restored = self._restored(messages, options)
+        prompt = self._prompts.rendered(restored, demand.tools, self._with_schema(given, demand))
+        format_ = self.template.parser_recipe(prompt, demand.tools).format
+        return Asked(
+            restored.messages,
+            prompt,
+            demand.tools,
+            _parser_choice(demand),
+            options.get("builtin_tools", ()),
+            output,
+            self._service.tokens(prompt),
+            constraint_of(demand, format_, prompt.prefix, self._cut),
+        )
+
+    def _close(self) -> tuple[Piece, ...]:
+        """Returns the text to insert to close this family's reasoning, as pieces."""
+        text = closing(self.template.format)
+        return (Piece(text, True),) if text else ()
+
+
+def _demand(
+    tools: Sequence[Tool], choice: ToolChoice | AllowedTools, sampling: SamplingParams, options: TurnOptions
+) -> Demand:
+    return Demand(
+        tools,
+        choice,
+        options.get("parallel_tool_calls", True),
+        response_of(options.get("response_format"), refusal),
+        options.get("strict_tools", False),
+        options.get("answer_reserve", RESERVE),
+        sampling.max_tokens,
+        options.get("reasoning") is not False,
+    )
+
+
+def _parser_choice(demand: Demand) -> ToolChoice:
+    return parser_choice(demand.choice, calls=bool(demand.tools) or demand.response is None)
+
+
+def _salt(prompt: Prompt, sampling: SamplingParams) -> str:
+    """Returns the salt of this turn's call ids: repeatable if the answer is, else random."""
+    if sampling.seed is None and sampling.temperature != 0:
+        return secrets.token_hex(16)
+    return sha256(f"{sampling.seed} {prompt.key}".encode(errors="surrogatepass")).hexdigest()

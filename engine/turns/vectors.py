@@ -1,0 +1,228 @@
+"""Vectors and ranks of texts: the prompts that models want, tokens, and numbers made of what the thread returns."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from io import BytesIO
+from math import exp
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, cast
+
+from engine.formats.families.embedding import Prefixes, prefixes
+from engine.formats.parsing import Piece
+from engine.llama.model import ModelInfo
+from engine.runtime.stream.pending import PendingVectors
+from engine.runtime.stream.raw import tokens_of
+from engine.runtime.stream.service import Service
+from engine.runtime.stream.vectors import Vectors
+from engine.support.errors import RequestError
+from engine.turns.options import EmbedOptions, RerankOptions, checked
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Text = TypeVar("Text", bound="str | Sequence[int]")
+_QUERY, _DOCUMENT = "{query}", "{document}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A document that a reranker has read: its place in the list that was given, and its score, 0 to 1 unless
+    `normalize=False`."""
+
+    index: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class VectorFacts:
+    """On what an engine's vectors or ranks depend beside its weights. `dimensions`: numbers of one vector, or classes
+    of a reranker; `longest`: the most tokens of one text; `positions`: what those are for; `query`, `document`: what
+    `input_type` puts before a text, None if that is not known."""
+
+    pooling: Literal["mean", "cls", "last", "rank"]
+    dimensions: int
+    longest: int
+    positions: str
+    query: str | None
+    document: str | None
+
+    def text(self) -> str:
+        """Returns the facts as one line of text."""
+        if self.pooling == "rank":
+            return f"none: a reranker, for query and document in {self.longest:,} tokens"
+        size = f"{self.dimensions:,} numbers of a text of up to {self.longest:,} tokens, pooling {self.pooling}"
+        if self.query is None:
+            return size
+        return f"{size}; before a query {self.query!r}, before a document {self.document!r}"
+
+
+class _Pairs(NamedTuple):
+    """Texts as tokens; a text that is cut keeps its first `head` and its last `tail`."""
+
+    texts: list[tuple[int, ...]]
+    head: int
+    tail: int
+
+
+class Embedder:
+    """Makes the vectors of one engine's model. `names`: those by which it is looked up what the model wants before
+    queries and documents. `template`: the text around a query and a document, of a reranker whose file has one."""
+
+    def __init__(self, service: Service, names: Sequence[str], template: str | None) -> None:
+        self._service = service
+        self._names = names
+        self._template = template
+
+    @cached_property
+    def _prefixes(self) -> Prefixes | None:
+        """What the model wants before queries and documents; None if that is not known."""
+        return prefixes(*self._names)
+
+    @classmethod
+    def of(cls, service: Service, info: ModelInfo | None) -> Self:
+        """Returns the embedder of a model; None is a backend without a file."""
+        if info is None:
+            return cls(service, (), None)
+        template = next((each.source for each in info.named_templates if each.name == "rerank"), None)
+        return cls(service, (info.name, info.path.name), template)
+
+    @property
+    def facts(self) -> VectorFacts | None:
+        """How vectors are made; None for a backend that makes none."""
+        info = self._service.info.vectors
+        if info is None:
+            return None
+        query, document = self._prefixes or (None, None)
+        return VectorFacts(info.pooling, info.size, info.longest, self._service.info.positions, query, document)
+
+    def start(self, texts: str | Iterable[str | Sequence[int]], options: EmbedOptions) -> PendingVectors:
+        """Ask for the vectors of texts; tokens in place of a text are used unchanged. Raises RequestError for texts and
+        options that are not valid."""
+        self._service.check_open()
+        checked(options, EmbedOptions)
+        prefix, vocab = self._prefix(options), self._service.vocab
+        several = [texts] if isinstance(texts, str) else _listed(texts, "embed")
+        tokens = [
+            (*vocab.encode([Piece(prefix + text, False)], add_bos=True), *vocab.closing)
+            if isinstance(text, str)
+            else tokens_of(vocab, text)
+            for text in several
+        ]
+        for index, text in enumerate(tokens):
+            if not text:
+                raise RequestError(
+                    f"Text {index} is empty, and this model's vocabulary adds no tokens to it; leave it out."
+                )
+        return self._service.embed(tokens, len(vocab.closing), truncate=options.get("truncate", False), ranks=False)
+
+    def _prefix(self, options: EmbedOptions) -> str:
+        kind, prefix = options.get("input_type"), options.get("prefix")
+        if prefix is not None:
+            if kind is not None:
+                raise RequestError("Both input_type and prefix say what stands before a text; pass one of them.")
+            return prefix
+        if kind is None:
+            return ""
+        if self._prefixes is None:
+            raise RequestError(
+                f"input_type={kind!r} is not known for this model; pass what its model card puts before a {kind} as "
+                'prefix= (prefix="" for nothing).'
+            )
+        return self._prefixes.query if kind == "query" else self._prefixes.document
+
+    def start_rank(self, query: str, documents: Iterable[str], options: RerankOptions) -> PendingVectors:
+        """Ask for the scores of documents. Raises RequestError for texts and options that are not valid."""
+        self._service.check_open()
+        checked(options, RerankOptions)
+        if not isinstance(cast("object", query), str):
+            raise RequestError(f"The query of rerank() is a text; this is a {type(query).__name__}.")
+        pairs = self._pairs(query, _listed(documents, "rerank"), options.get("template") or self._template)
+        return self._service.embed(
+            pairs.texts, pairs.tail, pairs.head, truncate=options.get("truncate", False), ranks=True
+        )
+
+    def _pairs(self, query: str, documents: Sequence[str], template: str | None) -> _Pairs:
+        """Returns each document with the query: in the model's own template, else with its vocabulary's separators."""
+        vocab = self._service.vocab
+        if template is None:
+            head = (*vocab.encode([Piece(query, False)], add_bos=True), *vocab.between)
+            tails = [(*vocab.encode([Piece(document, False)], add_bos=False), *vocab.closing) for document in documents]
+            return _Pairs([(*head, *tail) for tail in tails], len(head), len(vocab.closing))
+        if template.count(_QUERY) != 1 or template.count(_DOCUMENT) != 1:
+            raise RequestError(f"A template for rerank() holds {_QUERY} and {_DOCUMENT} once each.")
+        before, after = template.split(_DOCUMENT)
+        texts = [
+            (*vocab.encode([*_filled(before, query), Piece(document, False), *_filled(after, query)], add_bos=True),
+             *vocab.closing)
+            for document in documents
+        ]  # fmt: skip
+        head, tail = (vocab.encode(_filled(part, query), add_bos=part is before) for part in (before, after))
+        return _Pairs(texts, len(head), len(tail) + len(vocab.closing))
+
+
+def _filled(template: str, query: str) -> list[Piece]:
+    before, found, after = template.partition(_QUERY)
+    return [Piece(before, True), *([Piece(query, False)] if found else []), Piece(after, True)]
+
+
+def _listed(texts: Iterable[Text], what: str) -> list[Text]:
+    """Returns the texts as a list. Raises RequestError if they are not texts (or tokens, for vectors), or none."""
+    kinds = (str, Sequence) if what == "embed" else (str,)
+    try:
+        several = list(texts)
+    except TypeError as error:
+        raise RequestError(f"{what}() takes texts; this is a {type(texts).__name__}.") from error
+    if isinstance(texts, str) or not all(isinstance(cast("object", text), kinds) for text in several):
+        raise RequestError(f"{what}() takes a list of texts; something in it is none.")
+    if not several:
+        raise RequestError(f"{what}() got no texts; pass one at least.")
+    return several
+
+
+def matrix(vectors: Vectors, options: EmbedOptions, *, one: bool = False) -> "NDArray[Any]":
+    """Returns the vectors, shape (texts, numbers), float32, or only the first: their first `dimensions`, of length 1
+    unless `normalize` is False. Raises RequestError for more dimensions than there are."""
+    import numpy as np
+
+    numbers = np.frombuffer(vectors.data, dtype="<f4").reshape(-1, vectors.size).astype(np.float32)
+    if (dimensions := options.get("dimensions")) is not None:
+        if dimensions > vectors.size:
+            raise RequestError(f"dimensions={dimensions} is more than this model's vectors have: {vectors.size}.")
+        numbers = numbers[:, :dimensions].copy()
+    if options.get("normalize", True):
+        lengths = np.linalg.norm(numbers, axis=1, keepdims=True)
+        numbers /= np.where(lengths == 0, 1, lengths)
+    return numbers[0] if one else numbers
+
+
+def numpy_file(numbers: "NDArray[Any]") -> bytes:
+    """Returns the content of a NumPy file (.npy)."""
+    import numpy as np
+
+    file = BytesIO()
+    np.save(file, numbers, allow_pickle=False)
+    return file.getvalue()
+
+
+def ranking(vectors: Vectors, options: RerankOptions) -> list[Ranked]:
+    """Returns the documents, the best first, `top_n` at most. Raises RequestError for a classifier of other classes."""
+    import numpy as np
+
+    numbers = np.frombuffer(vectors.data, dtype="<f4").reshape(-1, vectors.size).astype(np.float64)
+    column = vectors.labels.index("yes") if "yes" in vectors.labels else 0
+    if vectors.size > 1 and "yes" not in vectors.labels:
+        names = ", ".join(filter(None, vectors.labels)) or f"{vectors.size} without names"
+        raise RequestError(f"This classifier has several classes ({names}), so it does not rank; load a reranker.")
+    if vectors.size > 1 and options.get("normalize", True) and not np.allclose(numbers.sum(axis=1), 1, atol=1e-3):
+        numbers = np.exp(numbers - numbers.max(axis=1, keepdims=True))  # llama.cpp makes probabilities for Qwen3 only
+        numbers /= numbers.sum(axis=1, keepdims=True)
+    scores = [float(score) for score in numbers[:, column]]
+    if vectors.size == 1 and options.get("normalize", True):
+        scores = [_logistic(score) for score in scores]
+    best = sorted((Ranked(index, score) for index, score in enumerate(scores)), key=lambda each: -each.score)
+    return best[: options.get("top_n")]
+
+
+def _logistic(value: float) -> float:
+    """Returns 1 / (1 + exp(-value)), without an overflow."""
+    return 1 / (1 + exp(-value)) if value >= 0 else exp(value) / (1 + exp(value))

@@ -1,0 +1,288 @@
+"""`Audio`: decoded once into samples that never change.
+
+Strangers' bytes are decoded by soundfile only, never by llama.cpp: formats by name, within limits. WAV is read here,
+since Python 3.11's `wave` reads neither floats nor the extensible header. Sources: "Multimedia Programming Interface
+and Data Specifications 1.0", "Multiple Channel Audio Data and WAVE Files".
+"""
+
+import math
+import struct
+from collections.abc import Iterator
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from engine.support.errors import RequestError, shown
+from engine.types.media.source import array_of, bytes_of, damaged, data_url_of, missing
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Samples: TypeAlias = NDArray[np.float32]
+
+MOST_SECONDS = 30 * 60
+MOST_SAMPLES = MOST_SECONDS * 48_000
+"""The most samples of a sound, one channel: of higher rates, fewer seconds fit."""
+MOST_CHANNELS = 32
+_RATES = range(1_000, 384_001)
+_ZEROS = 16  # zero crossings of the resampling filter on each side
+_ROWS = 1 << 16  # windows that are filtered at once: 25 MB
+
+AudioSource: TypeAlias = "str | Path | bytes | Audio | NDArray[Any]"
+
+
+class Audio:
+    """A sound: float32 samples of one channel. Immutable; equal if rate and samples are.
+
+    source: a path; the bytes of a WAV, FLAC, OGG or MP3 file, or a `data:` URL of one; a NumPy array of samples, or of
+        shape (samples, channels), with `rate` in Hz: floats from -1 to 1, or integers of their full range.
+
+    Channels are averaged. Raises RequestError for what is none of these, is damaged, has no samples, holds NaN or
+    infinity, takes more than 30 minutes (or 86.4 million samples) or 64 MiB of bytes; and if soundfile is needed and
+    missing.
+    """
+
+    __slots__ = ("_digest", "_rate", "_samples")
+
+    def __init__(self, source: AudioSource, rate: int | None = None) -> None:
+        self._rate, self._samples = _sound(source, rate)
+        self._samples.flags.writeable = False
+        self._digest = sha256(b"audio %d " % self._rate + self._samples.tobytes()).digest()
+
+    @property
+    def kind(self) -> Literal["audio"]:
+        return "audio"
+
+    @property
+    def samples(self) -> "Samples":
+        """The samples, read-only."""
+        return self._samples
+
+    @property
+    def rate(self) -> int:
+        """Samples per second."""
+        return self._rate
+
+    @property
+    def seconds(self) -> float:
+        return len(self._samples) / self._rate
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 over the kind, the rate and the samples."""
+        return self._digest
+
+    @property
+    def about(self) -> str:
+        """The sound in a word, for people: "audio 2.5 s"."""
+        return f"audio {self.seconds:.1f} s"
+
+    def wav(self) -> bytes:
+        """Returns the sound as a WAV file of floats, which loses nothing."""
+        data = self._samples.astype("<f4").tobytes()
+        form = struct.pack("<4sIHHIIHH", b"fmt ", 16, _FLOAT, 1, self._rate, 4 * self._rate, 4, 32)
+        return b"".join(
+            (b"RIFF", struct.pack("<I", 36 + len(data)), b"WAVE", form, struct.pack("<4sI", b"data", len(data)), data)
+        )
+
+    def data_url(self) -> str:
+        """Returns the sound as the `data:` URL of a WAV file."""
+        return data_url_of("audio/wav", self.wav())
+
+    def resampled(self, rate: int) -> "Samples":
+        """Returns the samples at another rate (Hz), through a windowed sinc filter that removes what the lower of both
+        rates cannot hold."""
+        return self._samples if rate == self._rate else _resampled(self._samples, self._rate, rate)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Audio) and self._digest == other._digest
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
+
+    def __repr__(self) -> str:
+        return f"<Audio {self.seconds:.1f} s at {self._rate} Hz {self._digest.hex()[:8]}>"
+
+
+_PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
+
+
+def _sound(source: object, rate: int | None) -> "tuple[int, Samples]":
+    """Returns the rate and the samples, which are the caller's alone. Raises RequestError."""
+    if isinstance(source, Audio):
+        return source.rate, source.samples.copy()
+    if (array := array_of(source)) is not None:
+        if rate is None:
+            raise RequestError("the rate of an array of samples is missing: Audio(array, rate=16000).")
+        return _checked_sound(_checked_rate(rate), _mono(_scaled(array)))
+    if rate is not None:
+        raise RequestError("rate is for arrays; a file has its own. Leave it out.")
+    if (data := bytes_of(source)) is None:
+        raise RequestError(
+            f"a {type(source).__name__} is no source of audio; give a path, bytes, or a NumPy array with rate=."
+        )
+    if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
+        return _wav(data)
+    if data[:4] in (b"fLaC", b"OggS") or data[:3] == b"ID3" or (data[:1] == b"\xff" and data[1:2] >= b"\xe0"):
+        return _compressed(data)
+    raise RequestError(f"the audio of {len(data):,} bytes is none of WAV, FLAC, OGG, MP3; convert it first.")
+
+
+def _checked_rate(rate: object) -> int:
+    if not isinstance(rate, int) or rate not in _RATES:
+        raise RequestError(
+            f"rate={shown(rate)} is not valid; give samples per second, {_RATES[0]:,} to {_RATES[-1]:,}."
+        )
+    return rate
+
+
+def _scaled(array: "NDArray[Any]") -> "Samples":
+    import numpy as np
+
+    if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] > MOST_CHANNELS):
+        raise RequestError(
+            f"an array of shape {array.shape} is no audio; it must be (samples,) or (samples, channels), with at most "
+            f"{MOST_CHANNELS} channels."
+        )
+    _check_length(len(array))
+    if np.issubdtype(array.dtype, np.floating):
+        return array.astype(np.float32)
+    if array.dtype.name not in ("uint8", "int16", "int32"):
+        raise RequestError(f"an array of {array.dtype} is no audio; convert it to float32, int16, int32 or uint8.")
+    middle = 128 if array.dtype == np.uint8 else 0
+    return (array.astype(np.float64) - middle).astype(np.float32) / np.float32(2 ** (8 * array.dtype.itemsize - 1))
+
+
+def _check_length(samples: int) -> None:
+    if samples < 1:
+        raise RequestError("the audio has no samples; it needs at least one.")
+    if samples > MOST_SAMPLES:
+        raise RequestError(f"the audio has {samples:,} samples; cut it, or resample it to at most {MOST_SAMPLES:,}.")
+
+
+def _mono(samples: "NDArray[Any]") -> "Samples":
+    import numpy as np
+
+    mixed = samples if samples.ndim == 1 else samples.mean(1, dtype=np.float32)
+    if not bool(np.isfinite(mixed).all()):
+        raise RequestError("the audio holds NaN or infinity; repair it first.")
+    return np.ascontiguousarray(mixed, np.float32)
+
+
+def _checked_sound(rate: int, samples: "Samples") -> "tuple[int, Samples]":
+    _check_length(len(samples))
+    if len(samples) > MOST_SECONDS * rate:
+        raise RequestError(f"the audio takes {len(samples) / rate:,.0f} seconds; cut it to at most {MOST_SECONDS:,}.")
+    return rate, samples
+
+
+def _wav(data: bytes) -> "tuple[int, Samples]":
+    form, sound = None, None
+    for name, body in _chunks(data):
+        if name == b"fmt " and len(body) >= 16:
+            form = struct.unpack_from("<HHIIHH", body), bytes(body[24:26])
+        elif name == b"data" and sound is None:
+            sound = body
+    if form is None or sound is None:
+        raise RequestError("the WAV file has no format or no data; save it anew.")
+    (tag, channels, rate, _, frame, bits), subtype = form
+    if tag == _EXTENSIBLE:
+        tag = int.from_bytes(subtype, "little")
+    if (tag, bits) not in _WAV_KINDS or not 1 <= channels <= MOST_CHANNELS or frame != channels * bits // 8:
+        raise RequestError(
+            f"a WAV file of format {tag} with {bits} bits and {channels} channels is not read; save it as PCM of 8 to "
+            f"32 bits or as floats, with at most {MOST_CHANNELS} channels."
+        )
+    _check_length(len(sound) // frame)
+    samples = _wav_samples(sound[: len(sound) // frame * frame], tag, bits)
+    return _checked_sound(_checked_rate(rate), _mono(samples.reshape(-1, channels)))
+
+
+_WAV_KINDS = frozenset({(_PCM, 8), (_PCM, 16), (_PCM, 24), (_PCM, 32), (_FLOAT, 32), (_FLOAT, 64)})
+
+
+def _chunks(data: bytes) -> Iterator[tuple[bytes, memoryview]]:
+    """Yields the chunks of a RIFF file. One that is longer than the file (a recorder that was cut off, or did not know
+    the length) ends with it."""
+    position, whole = 12, memoryview(data)
+    while position + 8 <= len(data):
+        name, size = struct.unpack_from("<4sI", data, position)
+        yield name, whole[position + 8 : position + 8 + size]
+        position += 8 + size + size % 2
+
+
+def _wav_samples(sound: memoryview, tag: int, bits: int) -> "NDArray[Any]":
+    import numpy as np
+
+    if tag == _FLOAT:
+        return np.frombuffer(sound, f"<f{bits // 8}").astype(np.float32)
+    if bits != 24:
+        return _scaled(np.frombuffer(sound, np.uint8 if bits == 8 else f"<i{bits // 8}"))
+    wide = np.zeros((len(sound) // 3, 4), np.uint8)
+    wide[:, 1:] = np.frombuffer(sound, np.uint8).reshape(-1, 3)
+    return _scaled(wide.view("<i4")[:, 0])
+
+
+def _compressed(data: bytes) -> "tuple[int, Samples]":
+    import numpy as np
+
+    opened: Any = None
+    try:
+        opened = _opened(data)
+        rate, channels, kind = opened.samplerate, opened.channels, opened.format
+        if kind not in ("FLAC", "OGG", "MP3", "MPEG") or not 1 <= channels <= MOST_CHANNELS:
+            raise RequestError(f"audio of format {kind} with {channels} channels is not read; convert it to WAV.")
+        most = min(MOST_SECONDS * _checked_rate(rate), MOST_SAMPLES)
+        blocks, count = list[Any](), 0
+        # By blocks: what a header says of the length may be a lie.
+        while len(block := opened.read(1 << 16, dtype="float32", always_2d=True)):
+            count += len(block)
+            if count > most:
+                raise RequestError(f"the audio takes more than {most / rate:,.0f} seconds; cut it.")
+            blocks.append(_mono(block))
+    except RequestError:
+        raise
+    except Exception as error:
+        raise damaged("audio", error) from error
+    finally:
+        if opened is not None:
+            opened.close()
+    return _checked_sound(rate, np.concatenate(blocks) if blocks else np.zeros(0, np.float32))
+
+
+def _opened(data: bytes) -> Any:
+    try:
+        import soundfile  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
+    except (ImportError, OSError) as error:  # OSError: without its library
+        raise missing("soundfile", "audio") from error
+    return soundfile.SoundFile(BytesIO(data))  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+
+
+def _resampled(samples: "Samples", old: int, new: int) -> "Samples":
+    """Each output lies between inputs at one of `new / gcd` places, and each place has a filter of its own: a sinc cut
+    off at the lower rate, under a Blackman window."""
+    import numpy as np
+    from numpy.lib.stride_tricks import sliding_window_view
+
+    _checked_rate(new)
+    shared = math.gcd(old, new)
+    up, down = new // shared, old // shared
+    cutoff = min(1.0, new / old)
+    half = math.ceil(_ZEROS / cutoff)
+    length = -(-len(samples) * up // down)
+    windows = sliding_window_view(np.pad(samples, (half, half + down)), 2 * half + 1)
+    out = np.empty(length, np.float32)
+    taps = np.arange(-half, half + 1)
+    for place in range(min(up, length)):
+        first, between = divmod(place * down, up)
+        distance = (taps - between / up) * cutoff
+        edge = np.pi * np.clip(distance / _ZEROS, -1, 1)
+        filter_ = np.sinc(distance) * (0.42 + 0.5 * np.cos(edge) + 0.08 * np.cos(2 * edge))
+        weights = (filter_ / filter_.sum()).astype(np.float32)
+        inputs, outputs = windows[first::down], out[place::up]
+        for start in range(0, len(outputs), _ROWS):
+            rows = slice(start, min(start + _ROWS, len(outputs)))
+            outputs[rows] = np.ascontiguousarray(inputs[rows]) @ weights  # a copy, since overlapping rows are slow
+    return out

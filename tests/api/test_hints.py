@@ -1,0 +1,71 @@
+"""Options under the names of other libraries: the message says what to write here."""
+
+import re
+from typing import Any
+
+import pytest
+
+from engine import ChatTemplate, Engine, RequestError
+from engine.support.hints import FOREIGN
+from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.turns.options import AgentOptions, ContextLoadOptions, LoadArguments, LoadOptions, settings
+
+OWN = {
+    name
+    for kind in (AgentOptions, LoadOptions, LoadArguments, ContextLoadOptions)
+    for name in (*kind.__optional_keys__, *kind.__required_keys__)
+} | {"n_ctx", "n_gpu_layers", "draft", "tools", "n", "content"}
+
+
+def test_every_hint_names_options_that_exist() -> None:
+    named = {name for hint in FOREIGN.values() for name in re.findall(r"(\w+)=", hint)}
+    assert named - {"role"} <= OWN
+    assert not set(FOREIGN) & (AgentOptions.__optional_keys__ | LoadOptions.__optional_keys__)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("reasoning_effort", "write reasoning="),
+        ("mirostat_mode", "write mirostat="),
+        ("num_predict", "write max_tokens="),
+        ("enable_thinking", "write reasoning="),
+        ("timeout", "write deadline="),
+        ("grammar", "GBNF"),
+        ("system", "system message"),
+        ("stream", "llm.stream"),
+        ("n", "llm.choices"),
+        ("n_ctx", "it is one of Engine.load"),
+        ("temprature", "did you mean 'temperature'"),
+    ],
+)
+def test_an_option_of_a_turn_under_another_name(name: str, hint: str) -> None:
+    backend = ScriptedBackend(["Yes."], vocab=ByteVocab(["<|im_start|>"]))
+    options: dict[str, Any] = {name: 1}
+    with (
+        Engine(backend, ChatTemplate(None, family="qwen3")) as llm,
+        pytest.raises(RequestError, match=f"There is no option '{name}'; .*{hint}"),
+    ):
+        llm.chat("Hello", **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("num_ctx", "write n_ctx="),
+        ("verbose", "logging"),
+        ("model_path", "first argument"),
+        ("lora_path", "write adapters="),
+        ("mmproj", "write projector="),
+        ("temperature", "each turn"),
+        ("n_gpu_layer", "did you mean 'n_gpu_layers'"),
+    ],
+)
+def test_an_option_of_loading_under_another_name(name: str, hint: str) -> None:
+    with pytest.raises(RequestError, match=f"There is no option '{name}'; .*{hint}"):
+        settings({name: 1})
+
+
+def test_shares_for_more_devices_than_llama_cpp_knows_are_refused() -> None:
+    with pytest.raises(RequestError, match=r"tensor_split=.* at most 16 items"):
+        settings({"tensor_split": [1] * 1000})

@@ -1,0 +1,483 @@
+"""docs/FAMILIES.md is models.toml in words. Run as a script, this writes it."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from engine import ChatTemplate, Engine
+from engine.cli import main
+from engine.formats.families import Detect, Families, Family, Gate, ReasoningSyntax, ToolSyntax, builtin_families
+from engine.formats.families.detect import tables_of
+from engine.testing.testing import ByteVocab, ScriptedBackend
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "FAMILIES.md"
+TITLE = """# Model families
+
+## Models by name
+
+Find your model; the family's name leads to [the details](#the-families-that-are-known). A model that is not here works,
+too: its format is derived from its chat template, and `llama-engine inspect FILE` says how. *Thinking*: which values of
+`reasoning=` it takes.
+
+| models | thinking | tool calls | family |
+|---|---|---|---|
+"""
+HEAD = """
+## Add a family
+
+A family is a row of a TOML file: how its models mark the start and end of a turn, reasoning and tool calls. Markers are
+literals, with the white space that the model's chat template writes beside them. `models.toml` has the rows that come
+with the package, and a file of your own adds more.
+
+First see what the engine makes of a model without one: `llama-engine inspect model.gguf` names the family and why it
+was chosen (`content-only`: none was recognised), and `llama-engine explain` shows what each piece of an output is
+taken for.
+
+Say a model called Fable reasons between `[[reason]]` and `[[/reason]]`, and calls a function `x` as
+`<fn name="x">{json}</fn>`. Its chat template is `fable.jinja`:
+
+```jinja title="fable.jinja"
+{%- if tools %}<|system|>Call a function as <fn name="x">{json}</fn>. You have:
+{% for tool in tools %}{{ tool.function | tojson }}
+{% endfor %}<|end|>
+{% endif %}
+{%- for message in messages %}<|{{ message.role }}|>
+{%- if message.reasoning_content %}[[reason]]{{ message.reasoning_content }}[[/reason]]{% endif %}
+{{- message.content or "" }}
+{%- for call in message.tool_calls or [] -%}
+<fn name="{{ call.function.name }}">{{ call.function.arguments | tojson }}</fn>
+{%- endfor %}<|end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|assistant|>{% endif %}
+```
+
+This is the whole row, in `fable.toml`:
+
+```toml title="fable.toml"
+[family.fable]
+title = "Fable"
+verified = "fable.jinja"
+like = ["plain", "think"]
+detect.template = ["[[reason]]", "<fn name="]
+format.start = "<|assistant|>"
+format.stops = ["<|end|>"]
+format.reasoning = { open = "[[reason]]", close = "[[/reason]]", history = "all", fields = ["reasoning_content"] }
+format.tools = { shape = "tagged_json", call = ['<fn name="', "</fn>"], name_end = '">' }
+```
+
+Check it:
+
+```sh
+llama-engine families check fable.toml --template fable.jinja
+```
+
+This names every mistake in the file at once, with its line and the known keys beside a typo. It shows where each field
+comes from and what was left at its default. Then it writes turns as the row says, renders them with the template, and
+tells which are read back. The exit code is 1 if one is not.
+
+Use it on the command line (`--family fable.toml`), or in Python. Families of your own are asked first; the first row
+whose texts all occur in a model's chat template is its family:
+
+```python
+from engine import ChatTemplate, Engine, Families, Parser, fold
+from engine.formats.families import builtin_families
+
+families = builtin_families().extended(Families.load("fable.toml"))
+with open("fable.jinja") as file:
+    print(ChatTemplate(file.read(), family=families).family.title)  # found by its template
+parser = Parser(families.get("fable"))
+events = parser.feed('[[reason]]I look.[[/reason]]<fn name="look">{"city": "Oslo"}</fn>')
+completion = fold([*events, *parser.close()])
+print(completion.reasoning, [(call.name, call.arguments) for call in completion.tool_calls])
+llm = Engine.load("model.gguf", family=families.get("fable"))  # whatever its template
+llm.close()
+```
+```text
+Fable
+I look. [('look', '{"city": "Oslo"}')]
+```
+
+**`like`** takes over what other rows say: families (less their `detect`) and bases, a later one in the list over an
+earlier one. What the row says itself wins. A row that is like its own name changes a shipped family. The bases are
+`plain` (no markers that exist as tokens only, nothing that changes in history), `chatml` (turns between
+`<|im_start|>` and `<|im_end|>`), `think` (reasoning in `<think>` at the start of a turn, no switch), `hermes-calls`
+(JSON in `<tool_call>`), `coder-calls` (elements in `<tool_call>`, as Qwen3-Coder's) and `glm-calls` (pairs of
+`<arg_key>` and `<arg_value>` in `<tool_call>`). A file may have bases of its own, as tables `[base.<name>]`.
+`llama-engine families show NAME` prints a family with everything it takes over.
+
+**`respell`** replaces text in all markers, for a family that only spells another's markers differently:
+
+```toml title="parrot.toml"
+[family.parrot]
+title = "Parrot"
+verified = "its own template, by hand"
+like = "qwen3"
+respell = [["tool_call", "parrot_call"]]
+detect.template = ["<parrot_call>"]
+format.reasoning = { gate = "not applicable", off = "close" }
+
+[family.qwen3]
+like = "qwen3"
+format.stops = ["<|im_end|>", "<|endoftext|>"]
+```
+
+**Every decision must be stated**, by the row or by what it is like: a value that is right by default is right by
+accident. `"not applicable"` is a value. `engine/formats/families/schema.py` documents every key.
+
+The same records can be made in Python: `Families([Family(name=.., title=.., verified=.., detect=Detect(..),
+format=Format(..))])`; a single `Family` or `Format` may be given as `family=` too.
+
+A contribution is a row in `models.toml`, a file of literal outputs in `tests/golden/` and, only where the GGUF's own
+template is absent or wrong, a template in `templates/`. The tests write the usual turns (`tests/helpers/canonical.py`)
+in the new format by themselves. The file has, as `[[written]]`, a few of those turns as the family spells them, copied
+from its template or its models, which check that writing; and, as `[[case]]`, what only this family's models write,
+with what it means: malformed arguments, mistakes, other spellings. A new *shape* of calls is the only thing that needs
+Python: a module in `engine/formats/parsing/shapes/`, and a function in `tests/helpers/writer.py`.
+
+## A model's own response template
+
+Authors can state the output's format themselves: Hugging Face's `response_template`, a dictionary in
+`tokenizer_config.json`. It is converted into a `Format`, so that the same parser reads it, streams and constraints
+included. Fable's says as much as its row:
+
+```json title="fable.json"
+{
+  "start_anchor": "<|assistant|>",
+  "fields": {
+    "reasoning_content": {"open": "[[reason]]", "close": "[[/reason]]"},
+    "tool_calls": {
+      "open_pattern": "<fn name=\\"(?P<name>[^\\"]+)\\">",
+      "close": "</fn>",
+      "repeats": true,
+      "content": "json",
+      "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
+    },
+    "content": {"close": "<|end|>"}
+  }
+}
+```
+
+Where the format of an output comes from, first to last:
+
+1. the caller: `family=`, or `response_template=` (a dictionary, a JSON file or a tokenizer_config.json;
+   `--response-template FILE` on the command line), but not both;
+2. a row of `models.toml`, or of your own file, that recognises the chat template;
+3. the response template of a model that is loaded by its name on the Hub: from its repository, otherwise from that of
+   the base model which the file names. Both are kept in the Hub's cache, and none is not an error;
+4. what the chat template's own renders show.
+
+A response template is compared with the row, or without one with what was rendered, over turns that the chat template
+writes. A row was checked, so it wins over one from the Hub. So does the chat template itself: one from the Hub that
+does not read its turns back is not used. The caller's is used in any case, and an `EngineWarning` tells what it reads
+otherwise. `llama-engine inspect` and `llama-engine families check FILE --template FILE --response-template FILE` tell
+the differences too.
+
+```python
+from engine import ChatTemplate, Families
+
+families = Families.load("fable.toml")
+with open("fable.jinja") as file:
+    template = ChatTemplate(file.read(), family=families, response_template="fable.json")
+print(template.detection.response_template)
+```
+```text
+it is used, and reads the chat template's own turns
+```
+
+What it does not say is taken from the row or the renders: how reasoning is switched and fed back, white space beside
+marks. Patterns are read as marks and never run: text, optional text, alternatives, white space and the groups that a
+transform uses. What a format cannot express is refused by name: other fields than content, tool calls and reasoning;
+`kv-lines`, `merge_duplicates`, bare keys without marks around strings; marks that may be any text. Given by the caller
+that is a `FamilyError`; from the Hub it is left out and told. `defaults` and `optional` change nothing: an output is
+never an error.
+
+## Special cases
+
+- Muse Spark has no row, since no weights of it are known to be published. Its messages to `self`, to `user` and to a
+  tool, with `<atem:..>` calls, are described as those of `muse-glimmer`.
+- MiroThinker was trained on prompts of its own agent, which state tools with their servers. If a file's chat template
+  does not, give `family="mirothinker"` and such a `chat_template=`. A tool may be declared as `server_name`, which is
+  split in the prompt; otherwise the server that a call names is left out.
+- K2 Horizon is not supported: its reasoning is marked in three ways by effort, and the pinned llama.cpp does not have
+  its architecture.
+
+## What small models spoil
+
+A call may run only if it stands in its wrapper, names a declared tool and is whole. In reasoning that nothing has
+closed yet, a call's markup is held until that is decided: a marker that closes reasoning makes it a draft, which stays
+reasoning. Where calls end reasoning (the last table of this page), a whole call counts as soon as it is over; elsewhere
+only if nothing but calls follows to the end of the output. A call that a quote cut short, and so cannot be read to its
+end, is flagged as malformed.
+
+`python tests/bench/fuzz.py --small-models` spoils the calls of all families. It counts calls that run
+though they were not meant, turns that lost text or say nothing, and turns that show markup beside a right call:
+
+| class | outputs | executable | lost | shown |
+|---|---|---|---|---|
+| closer missing | 354 | 0 | 0 | 0 |
+| closer doubled | 354 | 0 | 0 | 0 |
+| opener doubled | 289 | 0 | 0 | 3 |
+| closer before | 258 | 0 | 0 | 0 |
+| brace doubled | 195 | 0 | 0 | 0 |
+| brace missing | 195 | 0 | 0 | 0 |
+| in a fence | 300 | 0 | 0 | 4 |
+| another case | 300 | 0 | 0 | 0 |
+| cut | 5066 | 0 | 0 | 0 |
+| quotes | 796 | 5 | 0 | 0 |
+| call in reasoning | 219 | 0 | 0 | 0 |
+| mention | 219 | 0 | 0 | 0 |
+| draft | 3633 | 0 | 0 | 0 |
+| call at the end of reasoning | 219 | 0 | 0 | 0 |
+| call without its wrapper | 72 | 0 | 0 | 0 |
+
+The five that are left are calls in JSON that no marker ends (GigaChat 3 and 3.1, Granite 20B, Llama 3): text may
+follow directly, so an unescaped `"}}` inside a string cannot always be told from the end.
+
+## The families that are known
+
+Generated from `models.toml` by `python tests/formats/families/test_families_page.py`; a test compares the two. The
+first row that matches a model's chat template wins. *Fed back*: which earlier reasoning the next prompt shows, and
+in which field the template reads it. *Checked against*: the template whose prompts and calls the row was written
+from; rows marked unverified had only descriptions.
+
+| family | models | recognised by | reasoning | fed back | calls | checked against |
+|---|---|---|---|---|---|---|
+"""
+HISTORY = {
+    "none": "nothing",
+    "last_user": "since the last user message",
+    "last_answer": "since the last answer",
+    "all": "everything",
+    "unknown": "no rule",
+}
+SHAPES = {
+    "json": "JSON",
+    "tagged_json": "a name in markup, JSON arguments",
+    "tagged_args": "name and arguments in markup",
+    "pythonic": "Python calls",
+    "dictionary": "a dictionary with bare keys",
+    "nested": "arguments as elements",
+}
+
+DECISIONS = """
+## What requests decide
+
+*Reasoning off*: what `reasoning=False` does. *After a result*: what the prompt does behind a tool result while
+reasoning is on. *Call in reasoning*: whether call markup there ends reasoning or is quoted text. *Opened again*: an
+opening marker that the model writes although the prompt closed reasoning. *Control tokens*: markers that are matched
+only as tokens, where the vocabulary has them. Reasoning is never constrained; a demanded call is, in the family's own
+syntax or, where it has none, the generic one.
+
+| family | reasoning off | after a result | call in reasoning | opened again | calls | stops | control tokens |
+|---|---|---|---|---|---|---|---|
+"""
+OFF = {
+    "gate": "by the switch",
+    "close": "the block is closed in the prompt",
+    "nothing": "nothing to do",
+    "refuse": "refused",
+}
+RESULT = {"opened": "reasoning is opened", "free": "the model decides", "no prompt": "the turn goes on"}
+
+
+def code(text: str) -> str:
+    """As code in a table cell: on one line, bars escaped, back quotes wrapped."""
+    shown = text.strip("\n").replace("\n", "⏎").replace("|", "\\|")
+    return f"`` {shown} ``" if "`" in shown else f"`{shown}`"
+
+
+def recognised(rule: Detect) -> str:
+    told = [" and ".join(code(text) for text in rule.template)]
+    if rule.template_not:
+        told.append("without " + ", ".join(code(text) for text in rule.template_not))
+    named = ", ".join((*rule.names, *rule.architectures))
+    return " ".join(filter(None, told)) + (f" (no template: {named})" if named else "") or "what nothing else matches"
+
+
+def gated(gate: Gate | None) -> str:
+    if gate is None:
+        return "no switch"
+    switch = code(gate.kwarg) if gate.place == "variable" else f"{code(str(gate.off))} in the {gate.place} message"
+    default = "left to the model" if gate.default == "model" else gate.default
+    return f"{switch}, {default} by default" + ("" if gate.off is not None else ", never off")
+
+
+def reasoning(syntax: ReasoningSyntax | None) -> tuple[str, str]:
+    """The columns on reasoning and on feeding it back."""
+    if syntax is None:
+        return "none", ""
+    opened = "opened by the prompt" if syntax.forced_open else "opened by the model"
+    fields = ", ".join(code(name) if name else "tags in the content" for name in syntax.fields)
+    how = f"{code(syntax.open)} .. {code(syntax.close)}, {opened}; {gated(syntax.gate)}"
+    return how, HISTORY[syntax.history] + (f" ({fields})" if fields else "")
+
+
+def calls(family: Family) -> str:
+    if family.format.channels:
+        return f"messages to {code(family.format.channels.recipient + family.format.channels.namespace)}"
+    tools: ToolSyntax | None = family.format.tools
+    if tools is None:
+        return "none"
+    markers = [text for text in (tools.section[0], tools.call[0]) if text.strip()]
+    found = " ".join(code(text) for text in markers) or "without markers"
+    return f"{SHAPES[tools.shape]}: {found}"
+
+
+def row(family: Family) -> str:
+    how, back = reasoning(family.format.reasoning)
+    cells: Sequence[str] = (
+        code(family.name),
+        family.title,
+        recognised(family.detect),
+        how,
+        back,
+        calls(family),
+        family.verified,
+    )
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def by_name(family: Family) -> str:
+    """The row of a family for whoever looks for a model."""
+    syntax = family.format.reasoning
+    gate = syntax.gate if syntax else None
+    values = [] if gate is None else [name for name in ("low", "medium", "high") if getattr(gate, name) is not None]
+    off = syntax is not None and (gate.off is not None if gate else syntax.off in ("gate", "close"))
+    thinking = ", ".join([*values, *(["off"] if off else [])])
+    thinks = syntax is not None and (gate is not None or syntax.off != "nothing")
+    told = f"yes: {thinking}" if thinks and thinking else "yes" if thinks else "no"
+    has_calls = "yes" if family.format.tools or family.format.channels else "as JSON, if asked for"
+    return f"| {family.title} | {told} | {has_calls} | {code(family.name)} |\n"
+
+
+def decisions(family: Family) -> str:
+    format_ = family.format
+    syntax = format_.reasoning
+    told = (
+        [
+            OFF[syntax.off],
+            RESULT[syntax.after_result],
+            "ends it" if syntax.ends_on_call else "quoted",
+            "separated" if syntax.when_closed == "separate" else "dropped",
+        ]
+        if syntax
+        else ["not applicable"] * 4
+    )
+    calls_ = "own" if format_.tools else "messages" if format_.channels else "generic"
+    stops, control = (" ".join(map(code, texts)) or "none" for texts in (format_.stops, format_.control))
+    return "| " + " | ".join([code(family.name), *told, calls_, stops, control]) + " |\n"
+
+
+def page() -> str:
+    families = [builtin_families().get(name) for name in builtin_families().names()]
+    named = sorted(
+        (family for family in families if family.verified[:5] != "none:"), key=lambda each: each.title.lower()
+    )
+    return (
+        TITLE
+        + "".join(map(by_name, named))
+        + HEAD
+        + "".join(map(row, families))
+        + DECISIONS
+        + "".join(map(decisions, families))
+    )
+
+
+def test_the_page_says_what_models_toml_says() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), (
+        "docs/FAMILIES.md is old: python tests/formats/families/test_families_page.py"
+    )
+
+
+def test_each_row_is_one_line_with_its_cells() -> None:
+    first, _, second = page().partition(DECISIONS)
+    for table, cells in ((first, 7), (second, 8)):
+        rows = [line for line in table.splitlines() if line.startswith("| `")]
+        assert len(rows) == len(builtin_families().names())
+        for line in rows:
+            assert line.replace("\\|", "").count("|") == cells + 1, line
+
+
+def blocks(language: str) -> list[str]:
+    """The page's blocks of code in a language."""
+    return re.findall(rf"^```{language}[^\n]*\n(.*?)^```$", HEAD, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def fable(tmp_path: Path) -> Path:
+    """The worked example, as the two files that the page shows."""
+    (tmp_path / "fable.jinja").write_text(blocks("jinja")[0], encoding="utf-8")
+    path = tmp_path / "fable.toml"
+    path.write_text(blocks("toml")[0], encoding="utf-8")
+    return path
+
+
+def test_the_worked_example_has_ten_lines_and_passes_its_check(fable: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(fable.read_text(encoding="utf-8").splitlines()) <= 10
+    assert main(["families", "check", str(fable), "--template", str(fable.with_suffix(".jinja"))]) == 0
+    out = capsys.readouterr().out
+    assert "written as the row says, and parsed: 7 of 7 turns come back" in out
+    assert "recognised as fable" in out
+    assert "rendered by the template, and parsed: 7 of 7 turns come back" in out
+    assert re.search(r"format\.reasoning\.off +\"close\" +from think", out)
+    assert "left at the default: detect.template_not" in out
+
+
+def test_the_worked_example_answers_reasons_and_calls(fable: Path) -> None:
+    families = builtin_families().extended(Families.load(fable))
+    vocab = ByteVocab(["<|assistant|>", "<|user|>"], end=["<|end|>"])
+    source = fable.with_suffix(".jinja").read_text(encoding="utf-8")
+    template = ChatTemplate(source, family=families, control_tokens=vocab.control_tokens)
+    said = '[[reason]]I look.[[/reason]]<fn name="look">{"city": "Oslo"}</fn>'
+    with Engine(ScriptedBackend([said, "It rains."], vocab=vocab), template) as llm:
+
+        def look(city: str) -> str:
+            """Look."""
+            return f"rain in {city}"
+
+        run = llm.run("Weather?", tools=[look])
+    assert run.steps[0].completion.reasoning == "I look."
+    assert run.steps[-1].completion.content == "It rains."
+    assert [message.content for message in run.messages if message.role == "tool"] == ["rain in Oslo"]
+
+
+def test_the_example_of_ones_own_families_works(tmp_path: Path) -> None:
+    path = tmp_path / "parrot.toml"
+    path.write_text(blocks("toml")[1], encoding="utf-8")
+    families = builtin_families().extended(Families.load(path))
+    parrot, changed = families.get("parrot"), families.get("qwen3")
+    assert families.detect("<parrot_call>").family is parrot
+    assert parrot.format.tools is not None
+    assert parrot.format.tools.section == ("\n<parrot_call>\n", "\n</parrot_call>")
+    assert changed.format.stops == ("<|im_end|>", "<|endoftext|>")
+    assert changed.detect == builtin_families().get("qwen3").detect
+
+
+def test_the_response_template_on_the_page_says_what_the_row_says(
+    fable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fable.json").write_text(blocks("json")[0], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    example = next(block for block in blocks("python") if "response_template" in block)
+    exec(compile(example, "docs/FAMILIES.md", "exec"), {})
+    assert capsys.readouterr().out in blocks("text")
+    row = Families.load(fable).get("fable").format
+    source = fable.with_suffix(".jinja").read_text(encoding="utf-8")
+    stated = ChatTemplate(source, family=Families([]), response_template="fable.json")
+    assert stated.format.tools is not None
+    assert row.tools is not None
+    assert (stated.format.tools.call, stated.format.tools.name_end) == (row.tools.call, row.tools.name_end)
+    check = ["families", "check", "fable.toml", "--template", "fable.jinja", "--response-template", "fable.json"]
+    assert main(check) == 0
+    assert "the response template in fable.json reads the same; the family's row is used" in capsys.readouterr().out
+
+
+def test_the_page_names_the_bases() -> None:
+    told = HEAD.partition("The bases are")[2].partition("A file may have")[0]
+    assert re.findall(r"`([\w-]+)`\s\(", told) == list(tables_of().bases())
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
