@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from engine.api.explain import Explanation
     from engine.api.inspect import Inspection
     from engine.formats.families import Families, Family, Format
-    from engine.formats.parsing import Parser, Piece
+    from engine.formats.parsing import Parser
     from engine.formats.template.chat_template import ChatTemplate
-    from engine.formats.template.prompt import Prompt
     from engine.runtime.adapters.adapters import AdapterInfo
     from engine.runtime.cache.state_store import StateStore, StoreSizes
     from engine.runtime.loop.metrics import Metrics
@@ -46,6 +45,8 @@ if TYPE_CHECKING:
     from engine.turns.options import AgentOptions, LoadOptions, RawOptions, TurnOptions
     from engine.turns.scoring import Classification, Score
     from engine.turns.vectors import Ranked
+    from engine.types.answer_formats import GBNF, Choice, JsonSchema, Lark, Regex, ResponseFormat, ResponseFormatLike
+    from engine.types.completion import Completion, Usage
     from engine.types.events import (
         ContentDelta,
         Event,
@@ -58,32 +59,11 @@ if TYPE_CHECKING:
         fold,
     )
     from engine.types.media import Audio, Image, ImageLink, MediaUrls
-    from engine.types.parts import AudioPart, CallError, ImagePart
-    from engine.types.types import (
-        GBNF,
-        AllowedTools,
-        Choice,
-        Completion,
-        FinishReason,
-        JsonSchema,
-        Lark,
-        Message,
-        MessagesLike,
-        Part,
-        ReasoningPart,
-        Regex,
-        ResponseFormat,
-        ResponseFormatLike,
-        Role,
-        SamplingParams,
-        TextPart,
-        TokenLogprob,
-        Tool,
-        ToolCall,
-        ToolChoice,
-        ToolName,
-        Usage,
-    )
+    from engine.types.messages import Message, MessagesLike, Role
+    from engine.types.parts import AudioPart, CallError, ImagePart, Part, ReasoningPart, TextPart, ToolCall
+    from engine.types.prompt import Piece, Prompt
+    from engine.types.sampling import FinishReason, SamplingParams, TokenLogprob
+    from engine.types.tools import AllowedTools, Tool, ToolChoice, ToolName
 
 __all__ = [
     "GBNF",
@@ -200,7 +180,7 @@ _MODULES = {
     "engine.turns.options": "AgentOptions LoadOptions RawOptions TurnOptions",
     "engine.agent.mcp": "MCP",
     "engine.types.media": "Audio Image ImageLink MediaUrls",
-    "engine.formats.parsing": "Parser Piece",
+    "engine.formats.parsing": "Parser",
     "engine.runtime.adapters.adapters": "AdapterInfo",
     "engine.types.parts": "AudioPart CallError ImagePart",
     "engine.runtime.loop.metrics": "Metrics",
@@ -208,9 +188,9 @@ _MODULES = {
     "engine.runtime.stream.service": "PinnedPrefix Service Stream",
     "engine.runtime.cache.state_store": "StateStore StoreSizes",
     "engine.turns.scoring": "Classification Score",
-    "engine.formats.template.prompt": "Prompt",
+    "engine.types.prompt": "Piece Prompt",
     "engine.tools": "ToolContext ToolLike as_tool as_tools",
-    "engine.types.types": "AllowedTools Choice Completion FinishReason GBNF JsonSchema Lark Message MessagesLike Part "
+    "engine.types": "AllowedTools Choice Completion FinishReason GBNF JsonSchema Lark Message MessagesLike Part "
     "ReasoningPart Regex ResponseFormat ResponseFormatLike Role SamplingParams TextPart TokenLogprob Tool ToolCall "
     "ToolChoice ToolName Usage",
     "engine.turns.vectors": "Ranked",

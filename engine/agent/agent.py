@@ -7,10 +7,11 @@ from typing import Any, Generic, Protocol
 from engine.agent.limits import Approve
 from engine.agent.run import Run, RunStream
 from engine.agent.transcript import RunInput, Transcript
-from engine.formats.template.conversation import conversation_of
 from engine.support.errors import RequestError
 from engine.tools import RunTool
-from engine.types.types import Answer_co, Message, ResponseFormatLike
+from engine.types.answer_formats import Answer_co, ResponseFormatLike
+from engine.types.conversation import conversation_of
+from engine.types.messages import Message
 
 
 class Runs(Protocol):

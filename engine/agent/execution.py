@@ -16,7 +16,8 @@ from engine.support import threads
 from engine.support.errors import CallbackError, EngineError
 from engine.tools import ToolContext, ToolOutcome, error_text, is_async, run, run_async, unfit
 from engine.tools.json_values import plain_json
-from engine.types.types import Tool, ToolCall
+from engine.types.parts import ToolCall
+from engine.types.tools import Tool
 
 _GRACE = 1.0
 """Seconds that a cancelled async tool has to end."""

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias, TypedDict, TypeVar, cast
 from engine.agent.transcript import Transcript
 from engine.support.errors import RequestError, shown
 from engine.support.hints import unknown_option
-from engine.types.types import Tool, ToolCall
+from engine.types.parts import ToolCall
+from engine.types.tools import Tool
 
 Approval: TypeAlias = bool | str | dict[str, Any]
 Approve: TypeAlias = Callable[[ToolCall], Approval | Awaitable[Approval]]

@@ -16,20 +16,15 @@ from engine.support.display import Block, Span, ending, figures, page_html, page
 from engine.support.errors import ContextOverflowError, EngineError, RequestError
 from engine.support.offloop import off_loop
 from engine.tools import Toolbox, ToolContext, ToolOutcome, error_text
+from engine.types.answer_formats import Answer_co
+from engine.types.blocks import result_block
+from engine.types.completion import Completion, blocks_of
 from engine.types.events import Event, ToolResult
 from engine.types.media import MediaKind
+from engine.types.messages import Message, Messages, message_block
+from engine.types.parts import ToolCall
 from engine.types.streams import GeneratedStream
-from engine.types.types import (
-    Answer_co,
-    Completion,
-    Message,
-    Messages,
-    Tool,
-    ToolCall,
-    blocks_of,
-    message_block,
-    result_block,
-)
+from engine.types.tools import Tool
 
 _log = logging.getLogger("engine.agent")
 
@@ -327,7 +322,7 @@ class _Loop:
             self.unfinished = tuple(self.messages)
         last = self.messages[-1]
         if last.role == "assistant":  # the model continued it
-            self.messages[-1] = last.continued(completion)
+            self.messages[-1] = last.continued(completion.parts)
         else:
             self.messages.append(completion.message)
         self.turn_end = len(self.messages)

@@ -7,8 +7,8 @@ from pydantic import Field, ValidationError
 
 from engine.support.errors import RequestError
 from engine.support.output_file import naming, write_file
+from engine.types.messages import Message, MessagesLike
 from engine.types.parts import Record, ResultPart, Text
-from engine.types.types import Message, MessagesLike
 
 RunEnd: TypeAlias = Literal[
     "stop",

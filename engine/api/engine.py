@@ -13,10 +13,7 @@ from engine.api.inspect import Inspection, engine_facts, inspect_model
 from engine.api.loading import Loaded, Reading
 from engine.api.many import ManyAnswers
 from engine.formats.families import Family, FamilyLike, ResponseTemplateLike
-from engine.formats.parsing import Piece
 from engine.formats.template.chat_template import ChatTemplate
-from engine.formats.template.conversation import check_last, conversation_of
-from engine.formats.template.prompt import Prompt
 from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.model import Model, ModelInfo
 from engine.openai.client import AsyncOpenAI, OpenAI
@@ -44,8 +41,12 @@ from engine.turns.options import (
     settings,
 )
 from engine.turns.turns import Turns
+from engine.types.answer_formats import Answer, ResponseFormatLike
+from engine.types.completion import Completion
+from engine.types.conversation import check_last, conversation_of
+from engine.types.messages import MessagesLike
+from engine.types.prompt import Piece, Prompt
 from engine.types.streams import Starting
-from engine.types.types import Answer, Completion, MessagesLike, ResponseFormatLike
 
 
 class Engine(ManyAnswers):
@@ -308,7 +309,7 @@ class Engine(ManyAnswers):
         A pinned prefix occupies one of the engine's `n_sequences`. `prefix.save(path)` writes it to a file, for
         `restore`. Raises what `stream` raises, and RequestError if no sequence is left for it.
         """
-        tokens, media = self._turns.head(messages, tools, options)
+        tokens, media = self._turns.shared_prefix(messages, tools, options)
         return self._service.pin(tokens, options.get("adapters"), media=media, progress=options.get("progress"))
 
     def restore(self, path: str | Path) -> PinnedPrefix:
@@ -472,7 +473,7 @@ class Engine(ManyAnswers):
         its `step`."""
         policy, own = run_options(max_steps, {**options, "response_format": response_format}, TurnOptions)
         toolbox = Toolbox(tools)
-        turn = self._turns.stepper(lambda: toolbox.tools, own)
+        turn = self._turns.agent_stepper(lambda: toolbox.tools, own)
         if not isinstance(messages, Transcript):
             messages = conversation_of(messages)
             check_last(messages, generates=True, continues=own.get("continue_final_message", False))
@@ -497,7 +498,9 @@ class Engine(ManyAnswers):
         In an output given as text, the family's control markers count as control tokens. `.text()` returns a report,
         `.data()` plain values. Raises what `stream` raises, except for prompts that are too long.
         """
-        return explain_turn(self.template, self._turns.asked(messages, tools, output, options), self._service.vocab)
+        return explain_turn(
+            self.template, self._turns.explain_input(messages, tools, output, options), self._service.vocab
+        )
 
     openai_client = OpenAI
     async_openai_client = AsyncOpenAI

@@ -11,16 +11,20 @@ from itertools import accumulate, pairwise
 from typing import Any, Literal, TypeAlias, cast
 
 from engine.formats.families import Format, Gate
-from engine.formats.parsing import Parser, Piece
+from engine.formats.parsing import Parser
 from engine.formats.template.capabilities import Capabilities
 from engine.formats.template.chat_template import ChatTemplate
-from engine.formats.template.markers import Span, overlaps
-from engine.formats.template.prompt import Prompt, prefix_of
-from engine.runtime.guidance.guide import Constraint, Holds
+from engine.formats.template.markers import overlaps
+from engine.formats.template.prompt import prefix_of
 from engine.runtime.loop.backend import Vocab
 from engine.support.display import fenced, preformatted, section_html, table_html, visible
+from engine.turns.explain_input import ExplainInput
+from engine.types.completion import Completion
+from engine.types.constraint import Constraint, Holds
 from engine.types.events import Event, fold
-from engine.types.types import Completion, Message, Record, Tool, ToolChoice
+from engine.types.messages import Message
+from engine.types.parts import Record
+from engine.types.prompt import Piece, Prompt, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,21 +231,7 @@ class Explanation:
         return {**asdict(replace(self, completion=None)), "completion": completion}
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What to explain: a rendered conversation and, optionally, what the model wrote."""
-
-    conversation: Sequence[Message]
-    prompt: Prompt
-    tools: Sequence[Tool] = ()
-    tool_choice: ToolChoice = "auto"
-    builtin_tools: Sequence[str] = ()
-    output: str | Sequence[Piece] | None = None
-    tokens: Sequence[int] = ()
-    constraint: Constraint | None = None
-
-
-def explain_turn(template: ChatTemplate, asked: Asked, vocab: Vocab | None = None) -> Explanation:
+def explain_turn(template: ChatTemplate, asked: ExplainInput, vocab: Vocab | None = None) -> Explanation:
     """Returns the explanation of one turn."""
     pieces = _pieces(template, asked.output)
     output, completion = _read(template, asked, vocab, pieces)
@@ -302,7 +292,7 @@ def _restored(conversation: Sequence[Message], prompt: Prompt) -> Iterator[Resto
         yield RestoredReasoning(number, text, text.strip() in prompt.text)
 
 
-def _parser(template: ChatTemplate, asked: Asked, vocab: Vocab | None, prompt: Prompt) -> Parser:
+def _parser(template: ChatTemplate, asked: ExplainInput, vocab: Vocab | None, prompt: Prompt) -> Parser:
     return template.parser(
         prompt,
         asked.tools or None,
@@ -313,7 +303,7 @@ def _parser(template: ChatTemplate, asked: Asked, vocab: Vocab | None, prompt: P
     )
 
 
-def _state(template: ChatTemplate, asked: Asked, vocab: Vocab | None) -> ParserState:
+def _state(template: ChatTemplate, asked: ExplainInput, vocab: Vocab | None) -> ParserState:
     """Returns the state of a parser that begins with the turn and reads the prompt's tail."""
     prefix = asked.prompt.prefix
     parser = _parser(template, asked, vocab, replace(asked.prompt, prefix=()))
@@ -362,7 +352,7 @@ def _pieces(template: ChatTemplate, output: str | Sequence[Piece] | None) -> Seq
 
 
 def _read(
-    template: ChatTemplate, asked: Asked, vocab: Vocab | None, pieces: Sequence[Piece] | None
+    template: ChatTemplate, asked: ExplainInput, vocab: Vocab | None, pieces: Sequence[Piece] | None
 ) -> tuple[tuple[Classified, ...] | None, Completion | None]:
     if pieces is None:
         return None, None

@@ -14,7 +14,9 @@ from engine.support.errors import EngineError, QueueFullError, RequestError
 from engine.support.offloop import off_loop
 from engine.tools import ToolLike
 from engine.turns.options import FreeTurnOptions, TurnOptions
-from engine.types.types import Answer, Completion, Message, MessagesLike, ResponseFormatLike
+from engine.types.answer_formats import Answer, ResponseFormatLike
+from engine.types.completion import Completion
+from engine.types.messages import Message, MessagesLike
 
 Row: TypeAlias = "MessagesLike | tuple[MessagesLike, Mapping[str, Any]]"
 """A conversation, or a conversation and its own options."""
@@ -215,7 +217,7 @@ class ManyAnswers(Measures):
         `on_error="return"` a row's error takes the place of its answer; otherwise the first error is raised, with a
         note that names the row, and the other rows are cancelled. Raises what `stream` raises.
         """
-        return generate(self._turns.starter(tools, options), rows, self._service.capacity, on_error)
+        return generate(self._turns.batch_starter(tools, options), rows, self._service.capacity, on_error)
 
     def generate_iter(
         self,
@@ -227,7 +229,7 @@ class ManyAnswers(Measures):
     ) -> Generator[tuple[int, Completion[Answer] | EngineError]]:
         """Yields pairs of a row's number and its answer, or its error, as rows of any iterable finish. At most twice
         `n_sequences` rows are taken and run at a time; leaving the loop cancels them."""
-        start = self._turns.starter(tools, {**options, "response_format": response_format})
+        start = self._turns.batch_starter(tools, {**options, "response_format": response_format})
         return generate_iter(start, rows, self._service.room)
 
     @overload
@@ -259,7 +261,7 @@ class ManyAnswers(Measures):
         **options: Unpack[TurnOptions],
     ) -> Any:
         """`generate` for an event loop; cancelling the task stops all rows."""
-        return await agenerate(self._turns.starter(tools, options), rows, self._service.room, on_error)
+        return await agenerate(self._turns.batch_starter(tools, options), rows, self._service.room, on_error)
 
     def agenerate_iter(
         self,
@@ -270,5 +272,5 @@ class ManyAnswers(Measures):
         **options: Unpack[FreeTurnOptions],
     ) -> AsyncGenerator[tuple[int, Completion[Answer] | EngineError]]:
         """`generate_iter` for an event loop: `async for number, answer in llm.agenerate_iter(rows)`."""
-        start = self._turns.starter(tools, {**options, "response_format": response_format})
+        start = self._turns.batch_starter(tools, {**options, "response_format": response_format})
         return agenerate_iter(start, rows, self._service.room)

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from engine.formats.template.prompt import Prompt
 from engine.llama.model import ModelInfo
 from engine.runtime.stream.pending import PendingVectors
 from engine.runtime.stream.raw import detokenize, tokenize
@@ -15,7 +14,8 @@ from engine.turns.options import EmbedOptions, RerankOptions, ScoreOptions, Turn
 from engine.turns.scoring import Classification, Score, Scorer, TextOrTokens, classification
 from engine.turns.turns import Turns
 from engine.turns.vectors import Embedder, Ranked, matrix, ranking
-from engine.types.types import MessagesLike
+from engine.types.messages import MessagesLike
+from engine.types.prompt import Prompt
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -101,7 +101,7 @@ class Measures(NotCopied):
         """Returns which of these labels the model would answer, with their probabilities among one another; nothing is
         generated, and there is no reasoning. Ask for one of the labels in the messages; of two of which one begins the
         other, the shorter wins. Raises what `score` and `stream` raise."""
-        tokens, media = self._turns.answer_place(messages, tools, options)
+        tokens, media = self._turns.answer_prefix(messages, tools, options)
         pairs = self.scorer.labels(tokens, labels)
         return classification(labels, self.scorer.scores(pairs, options.get("adapters"), media))
 

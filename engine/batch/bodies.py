@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
 from engine.formats.grammar.response import response_of
-from engine.formats.template.conversation import check_last, conversation_of
 from engine.openai.completions import chat_answer, read_chat
 from engine.openai.embeddings import embeddings_problem, read_embeddings
 from engine.openai.items import messages_of, stored_items
@@ -14,11 +13,15 @@ from engine.openai.parameters import Json
 from engine.openai.problems import Problem, bad, problem_of
 from engine.openai.request import Request
 from engine.openai.responses import ResponsesAnswer, read_responses
-from engine.runtime.guidance.matcher import refusal
+from engine.runtime.guidance import matcher
 from engine.support.errors import EngineError, RequestError
 from engine.tools import ToolLike, as_tools
 from engine.turns.options import TurnOptions, checked, prompt_options, sampling_params
-from engine.types.types import Completion, Message, MessagesLike, ResponseFormat, Tool, Usage
+from engine.types.answer_formats import ResponseFormat
+from engine.types.completion import Completion, Usage
+from engine.types.conversation import check_last, conversation_of
+from engine.types.messages import Message, MessagesLike
+from engine.types.tools import Tool
 
 _CHAT, _RESPONSES, EMBEDDINGS = ENDPOINTS = ("/v1/chat/completions", "/v1/responses", "/v1/embeddings")
 """The valid values of a row's `url`."""
@@ -76,12 +79,12 @@ def _check_format(form: object) -> None:
     if isinstance(form, ResponseFormat):  # cached: most rows of a batch have the same
         _check_written_format(form.model_dump_json())
     elif form is not None:
-        _ = response_of(form, refusal)
+        _ = response_of(form, matcher)
 
 
 @lru_cache(maxsize=64)
 def _check_written_format(text: str) -> None:
-    _ = response_of(ResponseFormat.model_validate_json(text), refusal)
+    _ = response_of(ResponseFormat.model_validate_json(text), matcher)
 
 
 def read_body(

@@ -36,7 +36,8 @@ from engine.support.errors import BatchInputError, EngineError, MissingTemplateE
 from engine.support.screens import Screen, duration_text, screen_for
 from engine.tools import ToolLike, as_tools
 from engine.turns.options import TurnOptions, refuse_unknown
-from engine.types.types import JsonSchema, Usage
+from engine.types.answer_formats import JsonSchema
+from engine.types.completion import Usage
 
 _VERSION = 1
 _WAKE_SECONDS = 0.25

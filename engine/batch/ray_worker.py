@@ -14,7 +14,7 @@ from engine.openai.projection import without_effort
 from engine.support.errors import EngineError, RequestError
 from engine.tools import ToolLike
 from engine.turns.options import TurnOptions
-from engine.types.types import Completion, Usage
+from engine.types.completion import Completion, Usage
 
 Json: TypeAlias = dict[str, Any]
 

@@ -27,8 +27,8 @@ from engine.support.errors import (
     TemplateError,
 )
 from engine.tools import ToolLike
+from engine.types.completion import Completion
 from engine.types.parts import whole_characters
-from engine.types.types import Completion
 
 Kind: TypeAlias = Literal["openai", "simple"]
 

@@ -18,7 +18,7 @@ from engine.batch.rows import columns_of
 from engine.batch.source import Source
 from engine.batch.tabular import SEPARATORS, arrow_table, is_pandas, is_polars, pyarrow
 from engine.formats.grammar.response import response_of
-from engine.runtime.guidance.matcher import refusal
+from engine.runtime.guidance import matcher
 from engine.support.errors import EngineError
 from engine.tools import ToolLike
 from engine.types.parts import whole_characters
@@ -66,7 +66,7 @@ def _cell(value: object) -> object:
 def added_columns(response_format: object, tools: Sequence[ToolLike]) -> Added:
     """Returns the columns for answers of this form. A field called like a column of every answer has `parsed_` before
     its name."""
-    response = response_of(response_format, refusal)
+    response = response_of(response_format, matcher)
     schema = response.schema if response is not None else None
     fields = _properties(schema or {})
     own = {_ANSWER, _CALLS, _FINISH, _ERROR}

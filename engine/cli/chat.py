@@ -28,9 +28,12 @@ from engine.support.display import figures
 from engine.support.errors import EngineError, RequestError, did_you_mean
 from engine.tools import error_text
 from engine.turns.options import TurnOptions
+from engine.types.completion import Completion, Usage
 from engine.types.events import Event, ReasoningDelta
 from engine.types.media import Audio, Image, Media
-from engine.types.types import Completion, Message, Tool, ToolCall, Usage
+from engine.types.messages import Message
+from engine.types.parts import ToolCall
+from engine.types.tools import Tool
 
 HELP = {
     "/help": "show these commands",

@@ -33,9 +33,11 @@ from engine.support.display import figures, visible_json
 from engine.support.errors import RequestError
 from engine.tools import Toolbox
 from engine.turns.options import LoadOptions, TurnOptions
+from engine.types.answer_formats import JsonSchema
 from engine.types.events import ContentDelta
 from engine.types.media import Image
-from engine.types.types import JsonSchema, Message, Reasoning
+from engine.types.messages import Message
+from engine.types.sampling import Reasoning
 
 _STATES = 4 << 30
 QUESTION = "What is 127 times 46?"

@@ -17,7 +17,8 @@ from engine.cli.exit_codes import DONE
 from engine.support import paths
 from engine.support.errors import RequestError
 from engine.support.output_file import lock, write_file
-from engine.types.types import Message, Record
+from engine.types.messages import Message
+from engine.types.parts import Record
 
 _NAME = re.compile(r"\w[\w.-]{0,63}", re.ASCII)
 _END = ".json"

@@ -8,7 +8,7 @@ from typing import Any, cast
 from engine.support.errors import RequestError
 from engine.support.hints import unknown_option
 from engine.turns.options import SamplingOptions, TurnOptions, checked, sampling_params
-from engine.types.types import Reasoning
+from engine.types.sampling import Reasoning
 
 REASONING: Mapping[str, Reasoning] = MappingProxyType(
     {"on": True, "off": False, "low": "low", "medium": "medium", "high": "high"}

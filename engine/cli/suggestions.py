@@ -18,7 +18,7 @@ from engine.hub.variants import size_text
 from engine.llama.plan.plan import MODEST_CONTEXT, Machine, this_machine
 from engine.support import _data
 from engine.support.errors import RequestError
-from engine.types.types import Record
+from engine.types.parts import Record
 
 _BUFFERS = 400_000_000
 """Compute buffers, windows, states and vocabulary, roughly."""

@@ -11,7 +11,7 @@ from typing import Any
 from engine.agent.mcp import MCP
 from engine.support.errors import RequestError
 from engine.tools import as_tools
-from engine.types.types import Tool
+from engine.types.tools import Tool
 
 
 def tools_of(path: Path) -> tuple[Tool, ...]:

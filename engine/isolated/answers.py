@@ -29,8 +29,8 @@ from engine.runtime.media.media import Unit
 from engine.runtime.stream.vectors import VectorInfo, Vectors
 from engine.support import errors
 from engine.support.errors import EngineError
+from engine.types.completion import Usage
 from engine.types.events import Event, ToolResult
-from engine.types.types import Usage
 
 # Results of tools are events of the agent loop, which no child runs.
 _EVENTS = tuple(kind for kind in cast("tuple[type[Any], ...]", get_args(Event)) if kind is not ToolResult)

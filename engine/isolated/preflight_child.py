@@ -23,7 +23,7 @@ from engine.runtime.media.media import Projector, Unit
 from engine.support.child import ends, read_frame, write_frame
 from engine.support.errors import EngineError
 from engine.types.media import MediaKind
-from engine.types.types import SamplingParams
+from engine.types.sampling import SamplingParams
 
 Order: TypeAlias = dict[str, Any]
 """What to do: a "task", and its parameters."""

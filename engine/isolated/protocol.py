@@ -20,7 +20,7 @@ from engine.support import threads
 from engine.support.child import write_frame
 from engine.types.events import Finished
 from engine.types.media import Media
-from engine.types.types import FinishReason
+from engine.types.sampling import FinishReason
 
 
 class Load(NamedTuple):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from engine.llama.lib import brief, library
 from engine.support.errors import DecodeError
-from engine.types.types import SamplerName, SamplingParams
+from engine.types.sampling import SamplerName, SamplingParams
 
 if TYPE_CHECKING:
     import numpy as np

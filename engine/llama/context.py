@@ -41,7 +41,7 @@ from engine.runtime.loop.logprobs import TokenLogprobs, likeliest, token_logprob
 from engine.runtime.media.media import Rows, Unit
 from engine.runtime.stream.vectors import VectorInfo
 from engine.support.errors import DecodeError, EngineError, RequestError
-from engine.types.types import SamplingParams
+from engine.types.sampling import SamplingParams
 
 if TYPE_CHECKING:
     import numpy as np

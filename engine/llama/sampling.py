@@ -15,7 +15,7 @@ from engine.llama.candidates import Candidates, allowed_tokens, best, everything
 from engine.llama.lib import brief, library
 from engine.llama.vocab import LlamaVocab
 from engine.support.errors import DecodeError, EngineError, RequestError
-from engine.types.types import SamplerName, SamplingParams
+from engine.types.sampling import SamplerName, SamplingParams
 
 if TYPE_CHECKING:
     import numpy as np

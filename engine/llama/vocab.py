@@ -19,11 +19,11 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from itertools import groupby, pairwise
 
-from engine.formats.parsing.reader import Piece
 from engine.llama.lib import brief, library
 from engine.llama.lifetime import Shared
 from engine.runtime.loop.backend import FimTokens
 from engine.support.errors import EngineError, RequestError
+from engine.types.prompt import Piece
 
 # enum llama_token_attr (llama.h)
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1 << 0, 1 << 3, 1 << 4, 1 << 5

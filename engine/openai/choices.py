@@ -10,8 +10,9 @@ from engine.openai.parameters import Json
 from engine.openai.problems import Problem
 from engine.openai.projection import FINGERPRINT, ClientEvent
 from engine.openai.request import Request
+from engine.types.completion import Completion, Usage
 from engine.types.events import Finished
-from engine.types.types import Completion, FinishReason, TokenLogprob, Usage
+from engine.types.sampling import FinishReason, TokenLogprob
 
 MOST_CHOICES = 128
 LEAST_LOGPROB = -9999.0

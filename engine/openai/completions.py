@@ -19,8 +19,11 @@ from engine.openai.parameters import Json
 from engine.openai.problems import bad
 from engine.openai.projection import CallStart, ClientEvent, made_id
 from engine.openai.request import Request, read_request
+from engine.types.completion import Completion
 from engine.types.events import ContentDelta, Finished, ReasoningDelta, ToolCallDelta
-from engine.types.types import Completion, Message, TokenLogprob, ToolCall
+from engine.types.messages import Message
+from engine.types.parts import ToolCall
+from engine.types.sampling import TokenLogprob
 
 
 def read_chat(body: Json) -> Request:

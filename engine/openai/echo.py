@@ -4,8 +4,10 @@ from collections.abc import Callable, Generator, Sequence
 
 from engine.openai.projection import TurnStream
 from engine.turns.scoring import ReadPrompt
+from engine.types.completion import Completion, Usage
 from engine.types.events import ContentDelta, Event, Finished
-from engine.types.types import Completion, TextPart, TokenLogprob, Usage
+from engine.types.parts import TextPart
+from engine.types.sampling import TokenLogprob
 
 
 class Echoed:

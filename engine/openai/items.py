@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from engine.openai.parameters import Json
 from engine.openai.problems import bad
-from engine.types.types import Message, Part, ReasoningPart, TextPart, ToolCall
+from engine.types.messages import Message
+from engine.types.parts import Part, ReasoningPart, TextPart, ToolCall
 
 _ROLES = ("user", "system", "developer", "assistant")
 _TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})

@@ -6,7 +6,8 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 from engine.openai.problems import bad
 from engine.support.errors import RequestError
 from engine.tools import as_tools
-from engine.types.types import AllowedTools, ResponseFormat, Tool, ToolName
+from engine.types.answer_formats import ResponseFormat
+from engine.types.tools import AllowedTools, Tool, ToolName
 
 Json: TypeAlias = dict[str, Any]
 

@@ -12,8 +12,9 @@ from engine.openai.parameters import Json
 from engine.openai.problems import Problem, problem_of
 from engine.openai.request import Request
 from engine.support.errors import EngineError, EngineWarning, RequestError
+from engine.types.completion import Completion
 from engine.types.events import ContentDelta, Event, Finished, ToolCallDelta, ToolCallEnd, ToolCallStart
-from engine.types.types import Completion, TokenLogprob
+from engine.types.sampling import TokenLogprob
 
 FINGERPRINT = f"llama-engine-{version('llama-engine')}"
 """OpenAI's `system_fingerprint`: what generated an answer."""

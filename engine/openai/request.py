@@ -11,7 +11,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from engine.openai.parameters import Json, read_tools, tool_options
 from engine.openai.problems import bad
 from engine.support.errors import did_you_mean
-from engine.types.types import Tool
+from engine.types.tools import Tool
 
 Rule: TypeAlias = Literal["honoured", "ignored", "refused"]
 Reader: TypeAlias = Callable[[Any, str], object]

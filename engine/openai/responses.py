@@ -12,8 +12,10 @@ from engine.openai.parameters import Json, read_effort, read_response_format
 from engine.openai.problems import Problem, bad
 from engine.openai.projection import CallStart, ClientEvent, made_id
 from engine.openai.request import Request, read_request
+from engine.types.completion import Completion, Usage
 from engine.types.events import ContentDelta, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd
-from engine.types.types import Completion, FinishReason, ReasoningPart, TextPart, TokenLogprob, ToolCall, Usage
+from engine.types.parts import ReasoningPart, TextPart, ToolCall
+from engine.types.sampling import FinishReason, TokenLogprob
 
 _CUT: frozenset[FinishReason] = frozenset({"length", "deadline"})
 _SAMPLING = ("temperature", "top_p", "presence_penalty", "frequency_penalty")

@@ -7,7 +7,7 @@ from typing import Any, cast
 from engine.openai.parameters import fields_of, read_effort
 from engine.openai.problems import bad
 from engine.openai.request import Field, Reader, Table
-from engine.types.types import GBNF, Choice, JsonSchema, Lark, Regex
+from engine.types.answer_formats import GBNF, Choice, JsonSchema, Lark, Regex
 
 
 def _read_text(value: Any, field: str) -> str:

@@ -27,8 +27,9 @@ from engine.openai.projection import ClientEvent, EngineLike, TurnStream, cancel
 from engine.openai.request import Request, read_request
 from engine.support.errors import EngineError
 from engine.turns.scoring import ReadPrompt
+from engine.types.completion import Completion
 from engine.types.events import ContentDelta, Finished
-from engine.types.types import Completion, TokenLogprob
+from engine.types.sampling import TokenLogprob
 
 RawPrompt: TypeAlias = str | Sequence[int]
 _DEFAULT_TOKENS = 16

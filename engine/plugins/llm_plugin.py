@@ -18,8 +18,9 @@ from engine.hub import cache
 from engine.runtime.stream.stream import Stream
 from engine.support.errors import RequestError
 from engine.support.offloop import off_loop
+from engine.types.answer_formats import JsonSchema
+from engine.types.completion import Usage
 from engine.types.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
-from engine.types.types import JsonSchema, Usage
 
 PREFIX = "llama-engine/"
 _OF_LOADING: set[str] = {"file", "family", "n_ctx", "n_gpu_layers"}

@@ -18,7 +18,7 @@ from engine.remote.bodies import RequestOptions, client_arguments, request
 from engine.remote.chunks import ReadOptions
 from engine.remote.server import Remote, RemoteTurn
 from engine.support.errors import RequestError
-from engine.types.types import Completion
+from engine.types.completion import Completion
 
 __all__ = [
     "ReadOptions",

@@ -8,11 +8,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, Unpack, cast
 
-from engine.formats.template.conversation import as_mapping, conversation_of
 from engine.support.errors import RequestError
 from engine.tools import ToolLike, as_tools
 from engine.turns.options import SamplingOptions, refuse_unknown, sampling_params
-from engine.types.types import Message, MessagesLike, Reasoning, ResponseFormat, SamplingParams, ToolChoice, ToolName
+from engine.types.answer_formats import ResponseFormat
+from engine.types.conversation import as_mapping, conversation_of
+from engine.types.messages import Message, MessagesLike
+from engine.types.sampling import Reasoning, SamplingParams
+from engine.types.tools import ToolChoice, ToolName
 
 ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning"]
 

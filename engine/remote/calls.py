@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 from engine.formats.parsing.emitter import CallEmitter, Emitter, Kind
 from engine.remote.wire import Diagnostics, text_of
 from engine.types.events import ContentDelta, Event, ToolCallDelta, ToolCallEnd, ToolCallStart
-from engine.types.types import Tool
+from engine.types.tools import Tool
 
 
 class Parts:

@@ -18,8 +18,9 @@ from engine.remote.inline import Inline
 from engine.remote.wire import Chunk, Diagnostics, Wire, mapping_of, text_of
 from engine.support.errors import RemoteError, RequestError
 from engine.tools import ToolLike, as_tools
+from engine.types.completion import Usage
 from engine.types.events import Event, Finished
-from engine.types.types import FinishReason, Usage
+from engine.types.sampling import FinishReason
 
 
 def usage_of(chunk: Chunk, before: Usage | None, diagnostics: Diagnostics) -> Usage | None:

@@ -8,7 +8,7 @@ from engine.formats.parsing import Parser
 from engine.formats.parsing.emitter import common_prefix
 from engine.remote.calls import Parts
 from engine.types.events import Event, Finished, ReasoningDelta
-from engine.types.types import FinishReason
+from engine.types.sampling import FinishReason
 
 Source = Literal["separate", "inline"]
 

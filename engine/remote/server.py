@@ -17,14 +17,15 @@ from typing import Any, TypeAlias, Unpack, cast
 
 from engine.agent import Run, RunArguments, RunInput, RunStream, Transcript, run_options, stream_run
 from engine.formats.families import Family, Format
-from engine.formats.template.conversation import conversation_of
 from engine.remote.bodies import RequestOptions, request
 from engine.remote.chunks import ReadOptions, TurnReader
 from engine.support.errors import RequestError
 from engine.tools import RunTool, Toolbox, ToolLike, as_tools
+from engine.types.completion import Completion
+from engine.types.conversation import conversation_of
 from engine.types.events import Event, Finished, fold
+from engine.types.messages import MessagesLike
 from engine.types.streams import GeneratedStream
-from engine.types.types import Completion, MessagesLike
 
 Chunks: TypeAlias = Iterable[object] | AsyncIterable[object]
 Send: TypeAlias = Callable[[dict[str, Any]], Chunks | Awaitable[Chunks]]

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Sequence
 
-from engine.formats.parsing.reader import Piece
 from engine.runtime.loop.backend import FimTokens
+from engine.types.prompt import Piece
 
 
 class ByteVocab:

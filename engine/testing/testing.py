@@ -33,7 +33,10 @@ from engine.runtime.stream.vectors import VectorInfo
 from engine.support.errors import DecodeError, EngineError, ModelLoadError, RequestError
 from engine.testing.byte_vocab import ByteVocab
 from engine.types.events import fold
-from engine.types.types import Message, SamplingParams, Tool, ToolCall
+from engine.types.messages import Message
+from engine.types.parts import ToolCall
+from engine.types.sampling import SamplingParams
+from engine.types.tools import Tool
 
 __all__ = [
     "ByteVocab",

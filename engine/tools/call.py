@@ -17,7 +17,7 @@ from engine.tools.context import ToolContext
 from engine.tools.json_values import json_value
 from engine.types.media import Audio, EncodedMedia, Image
 from engine.types.parts import AudioPart, ImagePart, MediaPart, TextPart, whole_characters
-from engine.types.types import Tool
+from engine.types.tools import Tool
 
 
 class ToolOutcome(NamedTuple):

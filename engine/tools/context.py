@@ -7,7 +7,8 @@ from threading import Event
 from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin
 
 from engine.types.media import MediaKind
-from engine.types.types import Message, ToolCall
+from engine.types.messages import Message
+from engine.types.parts import ToolCall
 
 Value_co = TypeVar("Value_co", covariant=True)
 

@@ -14,7 +14,7 @@ from engine.support.errors import RequestError, shown
 from engine.tools.check import ModelArguments, schema_arguments, schema_of
 from engine.tools.context import is_context
 from engine.tools.schema import model_schema
-from engine.types.types import Tool
+from engine.types.tools import Tool
 
 _PARAMETERS = {"args", "arguments", "parameters", "params", "other parameters", "keyword args", "keyword arguments"}
 _OTHERS = {

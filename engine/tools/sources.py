@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from engine.support.errors import EngineWarning, RequestError
 from engine.tools.describe import ToolLike, as_tools
-from engine.types.types import Tool
+from engine.types.tools import Tool
 
 
 @runtime_checkable

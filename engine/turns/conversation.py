@@ -3,15 +3,17 @@
 from collections.abc import Sequence
 from typing import Protocol, Self, Unpack
 
-from engine.formats.template.conversation import conversation_of, with_answer
 from engine.runtime.stream.stream import Stream
 from engine.support.display import page_html
 from engine.support.errors import NotCopied
 from engine.support.offloop import off_loop
 from engine.tools import ToolLike
 from engine.turns.options import FreeTurnOptions, TurnOptions
+from engine.types.answer_formats import Answer, ResponseFormatLike
+from engine.types.completion import Completion
+from engine.types.conversation import conversation_of, with_answer
+from engine.types.messages import Message, Messages, MessagesLike, message_block
 from engine.types.streams import Starting
-from engine.types.types import Answer, Completion, Message, Messages, MessagesLike, ResponseFormatLike, message_block
 
 
 class Start(Protocol):

@@ -33,10 +33,8 @@ from engine.support.errors import RequestError
 from engine.support.hints import unknown_option
 from engine.turns.overflow import PromptOptions
 from engine.types.media import MediaUrls
-from engine.types.types import (
-    AllowedChoice,
-    AllowedTools,
-    DocumentLike,
+from engine.types.messages import DocumentLike
+from engine.types.sampling import (
     LogitsProcessor,
     Overflow,
     Progress,
@@ -44,9 +42,8 @@ from engine.types.types import (
     ReasoningFormat,
     SamplerName,
     SamplingParams,
-    ToolChoice,
-    ToolName,
 )
+from engine.types.tools import AllowedChoice, AllowedTools, ToolChoice, ToolName
 
 Options = TypeVar("Options", bound=Mapping[str, Any])
 

@@ -7,11 +7,13 @@ from functools import cache
 from typing import Any, get_args
 
 from engine.formats.template.chat_template import ChatTemplate
-from engine.formats.template.prompt import Prompt
 from engine.support.errors import RequestError
 from engine.tools import ToolLike
 from engine.turns.reasoning_memory import Restored
-from engine.types.types import AllowedChoice, DocumentLike, Message, Overflow, Reasoning, Tool
+from engine.types.messages import DocumentLike, Message
+from engine.types.prompt import Prompt
+from engine.types.sampling import Overflow, Reasoning
+from engine.types.tools import AllowedChoice, Tool
 
 _KEPT = ("system", "developer")
 _SHORT = 200

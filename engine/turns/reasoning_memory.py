@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from engine.types.types import Message
+from engine.types.messages import Message
 
 CHARACTERS = 4_000_000
 """The default capacity, in characters of reasoning (plus 64 for each turn); the least recently used turns are dropped

@@ -7,18 +7,18 @@ from itertools import zip_longest
 from math import exp, nan
 from typing import TypeAlias, cast
 
-from engine.formats.parsing import Piece
-from engine.formats.template.prompt import Prompt
 from engine.runtime.adapters.adapters import AdaptersLike
 from engine.runtime.loop.config import check_value
 from engine.runtime.media.media import Placed
-from engine.runtime.stream.raw import raw_prompt, tokens_of
+from engine.runtime.stream.raw import tokens_of
 from engine.runtime.stream.service import Service
 from engine.runtime.stream.stream import Stream
 from engine.support.errors import EngineError, QueueFullError, RequestError
 from engine.support.offloop import is_unwanted
 from engine.turns.options import ScoreOptions
-from engine.types.types import TokenLogprob
+from engine.turns.raw import raw_prompt
+from engine.types.prompt import Piece, Prompt
+from engine.types.sampling import TokenLogprob
 
 TextOrTokens: TypeAlias = str | Sequence[int]
 Pair: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]

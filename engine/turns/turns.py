@@ -7,31 +7,34 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
-from engine.api.explain import Asked
 from engine.formats.families import Family, builtin_families
-from engine.formats.grammar.demand import RESERVE, Demand, closing, constraint_of, cutter
+from engine.formats.grammar.demand import RESERVE, Demand, closing, constraint_of
 from engine.formats.grammar.lark import Cut
 from engine.formats.grammar.response import response_of
-from engine.formats.parsing import Piece
 from engine.formats.template.chat_template import ChatTemplate
-from engine.formats.template.conversation import conversation_of, with_answer, without_inline_reasoning
-from engine.formats.template.prompt import Prompt
-from engine.runtime.guidance.matcher import refusal
+from engine.formats.template.inline_reasoning import without_inline_reasoning
+from engine.runtime.guidance import matcher
+from engine.runtime.guidance.matcher import Marks
 from engine.runtime.guidance.trial import finished_by
 from engine.runtime.loop.request import TurnRequest
 from engine.runtime.media.media import Tokenized
-from engine.runtime.stream.raw import infill_prompt, raw_format, raw_parser, raw_prompt
 from engine.runtime.stream.service import Service
 from engine.runtime.stream.stream import Stream
 from engine.support.errors import MissingTemplateError, RequestError
 from engine.tools import ToolLike, as_tools
+from engine.turns.explain_input import ExplainInput
 from engine.turns.options import RawOptions, TurnOptions, checked, parser_choice, prompt_options, sampling_params, until
 from engine.turns.overflow import Fitted, PromptOptions, Prompts
+from engine.turns.raw import infill_prompt, raw_format, raw_parser, raw_prompt
 from engine.turns.reasoning_memory import ReasoningMemory, Restored
+from engine.types.conversation import conversation_of, with_answer
 from engine.types.events import Event, fold
 from engine.types.media import ImageLink, MediaUrls, read_links
+from engine.types.messages import Message, MessagesLike
 from engine.types.parts import ImagePart, MessagePart
-from engine.types.types import AllowedTools, Message, MessagesLike, SamplingParams, Tool, ToolChoice
+from engine.types.prompt import Piece, Prompt
+from engine.types.sampling import SamplingParams
+from engine.types.tools import AllowedTools, Tool, ToolChoice
 
 
 class Turns:
@@ -77,7 +80,7 @@ class Turns:
 
     @cached_property
     def _cut(self) -> Cut:
-        return cutter(self._service.vocab)
+        return Marks(self._service.vocab).cut
 
     @cached_property
     def _prompts(self) -> Prompts:
@@ -158,7 +161,7 @@ class Turns:
                 ended=remember,
                 claims=claims,
                 named=options.get("adapters"),
-                constraint=constraint_of(demand, parser.format, prompt.prefix, self._cut),
+                constraint=constraint_of(demand, parser.format, prompt.prefix, self._cut, matcher),
                 reads=self._reader(demand, conversation),
             )
         )
@@ -200,7 +203,7 @@ class Turns:
         sampling = self._sampling(checked(options, RawOptions))
         raw, tokens = self._raw_prompt(prompt, options)
         with finished_by(until(options.get("deadline"))):
-            response = response_of(options.get("response_format"), refusal)
+            response = response_of(options.get("response_format"), matcher)
             demand = Demand(response=response, max_tokens=sampling.max_tokens)
             return self._service.submit(
                 TurnRequest(
@@ -211,7 +214,7 @@ class Turns:
                     deadline=options.get("deadline"),
                     progress=options.get("progress"),
                     named=options.get("adapters"),
-                    constraint=constraint_of(demand, raw_format(), (), self._cut),
+                    constraint=constraint_of(demand, raw_format(), (), self._cut, matcher),
                     reads=response.read if response is not None else None,
                     tokens=tokens,
                 )
@@ -240,7 +243,7 @@ class Turns:
             return options
         return replace(options, template_kwargs={**shown, **(options.template_kwargs or {})})
 
-    def starter(self, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Callable[..., Stream]:
+    def batch_starter(self, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Callable[..., Stream]:
         """Returns a function that starts the turn of one of many conversations, with options of its own; the common
         options are checked now."""
         _, known = self.check(options), as_tools(tools)
@@ -251,7 +254,7 @@ class Turns:
 
         return start
 
-    def stepper(self, tools: Callable[[], Sequence[ToolLike]], options: TurnOptions) -> Callable[..., Stream]:
+    def agent_stepper(self, tools: Callable[[], Sequence[ToolLike]], options: TurnOptions) -> Callable[..., Stream]:
         """Returns a function that starts the next turn of a run; its options are checked now. Only a message that the
         caller began is continued."""
         _ = self.check(options)
@@ -262,7 +265,9 @@ class Turns:
 
         return turn
 
-    def head(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Tokenized:
+    def shared_prefix(
+        self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions
+    ) -> Tokenized:
         """Returns the tokens that all conversations share that begin with these messages."""
         _, given = self.check(options)
         stated, restored = as_tools(tools), self._restored(messages, options)
@@ -272,7 +277,9 @@ class Turns:
         tokens, media = self._service.tokenized(prompt)
         return Tokenized(tokens[:shared], tuple(each for each in media if each.stop <= shared))
 
-    def answer_place(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Tokenized:
+    def answer_prefix(
+        self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions
+    ) -> Tokenized:
         """Returns the tokens after which the answer to a conversation begins: without reasoning, which is switched off,
         or closed where the prompt leaves it open."""
         try:
@@ -284,20 +291,20 @@ class Turns:
         pieces = (*prompt.pieces, *(self._close() if prompt.in_reasoning else ()))
         return self._service.tokenized(replace(prompt, pieces=pieces, text="".join(piece.text for piece in pieces)))
 
-    def asked(
+    def explain_input(
         self,
         messages: MessagesLike,
         tools: Sequence[ToolLike] | None,
         output: str | Sequence[Piece] | None,
         options: TurnOptions,
-    ) -> Asked:
+    ) -> ExplainInput:
         """Returns the input of `explain` for a conversation and an output that followed it."""
         sampling, given = self.check(options)
         demand = _demand(as_tools(tools), given.tool_choice, sampling, options)
         restored = self._restored(messages, options)
         prompt = self._prompts.rendered(restored, demand.tools, self._with_schema(given, demand))
         format_ = self.template.parser_recipe(prompt, demand.tools).format
-        return Asked(
+        return ExplainInput(
             restored.messages,
             prompt,
             demand.tools,
@@ -305,7 +312,7 @@ class Turns:
             options.get("builtin_tools", ()),
             output,
             self._service.tokens(prompt),
-            constraint_of(demand, format_, prompt.prefix, self._cut),
+            constraint_of(demand, format_, prompt.prefix, self._cut, matcher),
         )
 
     def _close(self) -> tuple[Piece, ...]:
@@ -321,7 +328,7 @@ def _demand(
         tools,
         choice,
         options.get("parallel_tool_calls", True),
-        response_of(options.get("response_format"), refusal),
+        response_of(options.get("response_format"), matcher),
         options.get("strict_tools", False),
         options.get("answer_reserve", RESERVE),
         sampling.max_tokens,

@@ -8,7 +8,6 @@ from math import exp
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, cast
 
 from engine.formats.families.embedding import Prefixes, prefixes
-from engine.formats.parsing import Piece
 from engine.llama.model import ModelInfo
 from engine.runtime.stream.pending import PendingVectors
 from engine.runtime.stream.raw import tokens_of
@@ -16,6 +15,7 @@ from engine.runtime.stream.service import Service
 from engine.runtime.stream.vectors import Vectors
 from engine.support.errors import RequestError
 from engine.turns.options import EmbedOptions, RerankOptions, checked
+from engine.types.prompt import Piece
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

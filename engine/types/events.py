@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from engine.types.parts import CallError, ResultPart
-from engine.types.types import Completion, FinishReason, ReasoningPart, TextPart, ToolCall, Usage
+from engine.types.completion import Completion, Usage
+from engine.types.parts import CallError, ReasoningPart, ResultPart, TextPart, ToolCall
+from engine.types.sampling import FinishReason
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from engine.support.display import Block, BlockKind, ending, figures, page_html, page_text
 from engine.support.errors import EngineError
 from engine.support.screens import cell_display
+from engine.types.blocks import call_block, result_block
+from engine.types.completion import Usage
 from engine.types.events import (
     ContentDelta,
     Event,
@@ -22,7 +24,7 @@ from engine.types.events import (
     ToolCallStart,
     ToolResult,
 )
-from engine.types.types import Message, Usage, call_block, message_block, result_block
+from engine.types.messages import Message, message_block
 
 UPDATE_SECONDS = 0.1
 _DRAWING_SHARE = 5  # a long page takes a while to draw: four fifths of the time belong to the stream

@@ -5,7 +5,7 @@ All records are immutable pydantic models, validated once, when they are made.
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
 from pydantic import (
@@ -181,3 +181,18 @@ def openai_part(part: MessagePart) -> dict[str, Any]:
             return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
         case _:
             return {"type": "text", "text": part.text if isinstance(part, TextPart) else ""}
+
+
+def reasoning_of(parts: Iterable[object]) -> str:
+    """Returns the reasoning among the parts of a turn, its spans joined with newlines."""
+    return "\n".join(part.text for part in parts if isinstance(part, ReasoningPart))
+
+
+def content_of(parts: Iterable[object]) -> str:
+    """Returns the text among the parts of a turn, its spans joined directly."""
+    return "".join(part.text for part in parts if isinstance(part, TextPart))
+
+
+def calls_in(parts: Iterable[object]) -> tuple[ToolCall, ...]:
+    """Returns the calls among the parts of a turn."""
+    return tuple(part for part in parts if isinstance(part, ToolCall))

@@ -12,6 +12,7 @@ from engine.agent.limits import RunOptions
 from engine.agent.run import Run, RunStream, stream_run
 from engine.support.errors import ContextOverflowError, DecodeError, RequestError
 from engine.tools import ToolLike, as_tools
+from engine.types.completion import Completion
 from engine.types.events import (
     ContentDelta,
     Event,
@@ -23,8 +24,9 @@ from engine.types.events import (
     ToolResult,
     fold,
 )
+from engine.types.messages import Message
 from engine.types.parts import CallError
-from engine.types.types import Completion, FinishReason, Message
+from engine.types.sampling import FinishReason
 
 
 class ScriptedTurn:

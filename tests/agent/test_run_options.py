@@ -373,7 +373,7 @@ def test_no_further_call_begins_after_cancel() -> None:
 def test_a_budget_needs_usage() -> None:
     from engine.agent import RunOptions, stream_run
     from engine.types.events import Finished, ToolCallEnd, ToolCallStart, fold
-    from engine.types.types import Message
+    from engine.types.messages import Message
 
     events = [ToolCallStart(0, "id0", "lambda_free_add"), ToolCallEnd(0, '{"a": 1}'), Finished("tool_calls")]
 

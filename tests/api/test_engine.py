@@ -14,7 +14,6 @@ from doubles import guess_always
 
 import engine
 from engine import ChatTemplate, Engine, ModelLoadError, RequestError
-from engine.formats.template.conversation import conversation_of
 from engine.llama.lib import library
 from engine.llama.model import Model
 from engine.runtime.loop.config import ContextOptions, LoopOptions, MediaOptions, ModelOptions
@@ -24,8 +23,11 @@ from engine.runtime.loop.runner import Runner
 from engine.support.errors import ContextOverflowError, EngineError, EngineWarning
 from engine.testing.testing import ByteVocab, ScriptedBackend
 from engine.turns.options import LoadOptions, SamplingOptions
+from engine.types.completion import Completion
+from engine.types.conversation import conversation_of
 from engine.types.events import ContentDelta, Finished, ToolCallEnd, ToolResult, fold
-from engine.types.types import Completion, Message, SamplingParams
+from engine.types.messages import Message
+from engine.types.sampling import SamplingParams
 
 VOCAB = ByteVocab(["<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>"], end=["<|im_end|>"])
 CALL = '<think>\nI add.\n</think>\n\n<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'

@@ -10,10 +10,10 @@ import pytest
 from engine.api.engine import Engine
 from engine.api.explain import Classified, Explanation, RestoredReasoning, Written
 from engine.formats.families import builtin_families
-from engine.formats.parsing import Piece
 from engine.formats.template.chat_template import ChatTemplate
 from engine.testing.testing import ByteVocab, ScriptedBackend
-from engine.types.types import JsonSchema
+from engine.types.answer_formats import JsonSchema
+from engine.types.prompt import Piece
 
 FOLDER = os.environ.get("LLAMA_CPP_TEMPLATES", "")
 OURS = sorted((Path(__file__).parents[2] / "templates").glob("*.jinja"))

@@ -18,7 +18,7 @@ from engine.runtime.loop.request import TurnRequest
 from engine.support.errors import ContextOverflowError, EngineError, QueueFullError
 from engine.testing.testing import ByteVocab, ScriptedBackend
 from engine.turns.options import LoadOptions, RawOptions, TurnOptions
-from engine.types.types import SamplingParams
+from engine.types.sampling import SamplingParams
 
 
 class Hostile:

@@ -7,7 +7,10 @@ import pytest
 from engine import RequestError, SamplingParams, remote
 from engine.batch.bodies import Turn, read_body
 from engine.turns.options import sampling_params
-from engine.types.types import Completion, ReasoningPart, ResponseFormat, TextPart, TokenLogprob, ToolCall, Usage
+from engine.types.answer_formats import ResponseFormat
+from engine.types.completion import Completion, Usage
+from engine.types.parts import ReasoningPart, TextPart, ToolCall
+from engine.types.sampling import TokenLogprob
 
 SCHEMA: dict[str, Any] = {
     "type": "json_schema",

@@ -17,7 +17,7 @@ from engine import BatchInputError, ChatTemplate, Engine, EngineError, RequestEr
 from engine.batch.column_prompt import column_prompt
 from engine.batch.rows import Defaults, parse_row
 from engine.testing.testing import ByteVocab, ScriptedBackend
-from engine.types.types import Choice
+from engine.types.answer_formats import Choice
 
 LONG = "much " * 2000  # more than the context holds
 

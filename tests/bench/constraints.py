@@ -44,7 +44,9 @@ from template_calls import drawn, held, template_of, writers  # noqa: E402
 from engine import Completion, Engine  # noqa: E402
 from engine.runtime.guidance.matcher import Compiler, masks  # noqa: E402
 from engine.support.errors import EngineError, RequestError  # noqa: E402
-from engine.types.types import JsonSchema, Regex, ToolChoice, Usage  # noqa: E402
+from engine.types.answer_formats import JsonSchema, Regex  # noqa: E402
+from engine.types.completion import Usage  # noqa: E402
+from engine.types.tools import ToolChoice  # noqa: E402
 
 Runs: TypeAlias = dict[str, Callable[[int], float]]
 TOOL = {

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 from measuring import words
 
 from engine import Engine, StateStore
-from engine.types.types import Completion
+from engine.types.completion import Completion
 
 MODEL = sys.argv[1] if len(sys.argv) > 1 else None
 PROCESS = """

@@ -22,6 +22,7 @@ from engine.support import _data
 from engine.support.display import figures
 from engine.support.errors import ContextOverflowError, EngineWarning, ModelLoadError
 from engine.testing.testing import ScriptedBackend
+from engine.types.completion import Usage
 from engine.types.events import (
     ContentDelta,
     Event,
@@ -32,7 +33,6 @@ from engine.types.events import (
     ToolCallStart,
     ToolResult,
 )
-from engine.types.types import Usage
 
 WRITTEN = '{"name": "multiply", "arguments": {"a": 127, "b": 46}}'
 CALL = f"<think>\nI multiply.\n</think>\n\n<tool_call>\n{WRITTEN}\n</tool_call>"

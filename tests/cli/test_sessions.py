@@ -16,7 +16,7 @@ from scripts import scripted
 from engine.cli import commands, confirm, main, sessions
 from engine.cli.sessions import last, read, session, write
 from engine.support.errors import RequestError
-from engine.types.types import Message
+from engine.types.messages import Message
 
 Types = Callable[..., list[str]]
 

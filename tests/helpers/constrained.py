@@ -10,7 +10,8 @@ from engine import ChatTemplate, Completion, Engine
 from engine.formats.families import Format, builtin_families
 from engine.runtime.loop.config import LoopOptions
 from engine.testing.testing import ByteVocab, ScriptedBackend
-from engine.types.types import AllowedTools, JsonSchema, ToolName
+from engine.types.answer_formats import JsonSchema
+from engine.types.tools import AllowedTools, ToolName
 
 State: TypeAlias = Literal["default", "on", "off", "budget", "never", "empty"]
 """How reasoning goes: by default, switched on or off, ended by a budget, never ended, closed by the prompt."""

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.formats.parsing import Parser, Piece
-from engine.formats.template.prompt import Prompt
+from engine.formats.parsing import Parser
 from engine.runtime.adapters.adapters import BASE, Adapters
 from engine.runtime.draft.draft_rule import DraftRecord, DraftRule
 from engine.runtime.loop.config import LoopOptions
@@ -15,8 +14,9 @@ from engine.runtime.loop.generation import Limits
 from engine.runtime.loop.loop import Loop
 from engine.runtime.loop.request import Reply, TurnRequest
 from engine.testing.testing import ScriptedBackend
+from engine.types.completion import Completion
 from engine.types.events import fold
-from engine.types.types import Completion
+from engine.types.prompt import Piece, Prompt
 
 
 def prompt(text: str, stop: tuple[str, ...] = ()) -> Prompt:

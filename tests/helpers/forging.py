@@ -23,17 +23,18 @@ import numpy as np
 from engine.formats.families import builtin_families
 from engine.formats.template.chat_template import ChatTemplate
 from engine.formats.template.env import Template
-from engine.formats.template.prompt import Prompt
 from engine.llama.lib import library
 from engine.llama.lifetime import Shared
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.cache.control_tokens import ControlTokens
-from engine.runtime.stream.raw import infill_prompt
 from engine.support.errors import EngineError, RequestError, TemplateError
+from engine.turns.raw import infill_prompt
 from engine.turns.scoring import Scorer
 from engine.turns.vectors import Embedder
 from engine.types.media import Image, Media
-from engine.types.types import Record, Tool
+from engine.types.parts import Record
+from engine.types.prompt import Prompt
+from engine.types.tools import Tool
 
 FOLDER = os.environ.get("LLAMA_CPP_MODELS", "")
 VOCABULARIES = sorted(Path(FOLDER).glob("ggml-vocab-*.gguf")) if FOLDER else []

@@ -44,12 +44,11 @@ from engine.llama.gguf.gguf_rules import verified
 from engine.llama.gguf.projector_file import read_projector
 from engine.runtime.adapters.adapters import Adapters
 from engine.runtime.cache.state_file import Origin, SavedState, read_head, read_state, write_state
-from engine.runtime.guidance import trial
-from engine.runtime.guidance.matcher import refusal
+from engine.runtime.guidance import matcher, trial
 from engine.support.errors import EngineError, EngineWarning, ModelLoadError, RequestError
 from engine.tools import as_tool
 from engine.tools.check import schema_check
-from engine.types.types import JsonSchema
+from engine.types.answer_formats import JsonSchema
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -133,8 +132,8 @@ def _try_schema(data: bytes) -> None:
     with suppress(RequestError):
         as_tool({"name": "f", "parameters": schema})
     try:
-        response = response_of(JsonSchema(schema), refusal)
-        ready = prepared(schema, refusal, "The schema", close=False)
+        response = response_of(JsonSchema(schema), matcher)
+        ready = prepared(schema, matcher.refusal, "The schema", close=False)
     except RequestError:
         return
     assert response is not None
@@ -199,7 +198,7 @@ def _try_call(data: bytes) -> None:
     format_ = with_generic_tools(builtin_families().get(family).format)
     try:
         tool = as_tool({"name": "every", "parameters": given["parameters"]})
-        ready = prepared(tool.parameters, refusal, "The schema", close=True)
+        ready = prepared(tool.parameters, matcher.refusal, "The schema", close=True)
     except RequestError:
         return
     held = tool.model_copy(update={"parameters": dict(ready.schema)})
@@ -229,9 +228,9 @@ def _try_written(family: str, grammar: str, held: Any, given: Any) -> None:
     if not applies(turn, format_) or _is_ambiguous(arguments):
         return
     output = written(turn, format_)
-    matcher = byte_compiler().compiled(grammar)
+    position = byte_compiler().compiled(grammar)
     for number, byte in enumerate(output.lstrip().encode()):
-        assert matcher.consume(byte), f"{family}: a valid call is not allowed at {number}: {output!r}"
+        assert position.consume(byte), f"{family}: a valid call is not allowed at {number}: {output!r}"
 
 
 _PLAIN = frozenset(

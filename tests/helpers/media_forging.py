@@ -13,9 +13,9 @@ from forging import MEDIA_MARKERS, Probe, specials
 from projector_files import KINDS, media, write_model, write_projector
 
 from engine import Engine
-from engine.formats.template.prompt import Prompt
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.media.media import Unit
+from engine.types.prompt import Prompt
 
 SHOWN = 3
 """Pictures or sounds in a conversation of `forging`."""

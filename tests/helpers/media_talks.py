@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from projector_files import KINDS, Bare, Kind, media, write_model, write_projector
 
 from engine import Completion, Engine, Message, StateStore
-from engine.formats.template.prompt import MediaPiece
 from engine.runtime.cache.prefix import common_prefix
 from engine.runtime.media.media import Unit
 from engine.types.media import Media
+from engine.types.prompt import MediaPiece
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

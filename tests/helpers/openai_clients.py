@@ -12,6 +12,7 @@ from scripts import backend_of
 
 from engine import Engine
 from engine.support.errors import RequestError
+from engine.types.completion import Completion, Usage
 from engine.types.events import (
     ContentDelta,
     Event,
@@ -22,7 +23,7 @@ from engine.types.events import (
     ToolCallStart,
     fold,
 )
-from engine.types.types import Completion, FinishReason, TokenLogprob, Usage
+from engine.types.sampling import FinishReason, TokenLogprob
 
 ASK: list[Any] = [{"role": "user", "content": "Hi."}]
 PING: dict[str, Any] = {

@@ -21,10 +21,12 @@ import writer
 from canonical import TURNS, Turn
 
 from engine.formats.families import Format, builtin_families
-from engine.formats.parsing import Parser, Piece
+from engine.formats.parsing import Parser
 from engine.tools import as_tools
+from engine.types.completion import Completion
 from engine.types.events import Event, ToolCallDelta, ToolCallEnd, ToolCallStart, fold
-from engine.types.types import Completion, FinishReason
+from engine.types.prompt import Piece
+from engine.types.sampling import FinishReason
 
 DIRECTORY = Path(__file__).parents[1] / "golden"
 

@@ -18,9 +18,12 @@ from zlib import crc32
 from parsing_cases import CASES, FAMILIES, TOOLS, check_order, pieces
 
 from engine.formats.families import builtin_families
-from engine.formats.parsing import Parser, Piece
+from engine.formats.parsing import Parser
+from engine.types.completion import Completion
 from engine.types.events import Event, ToolCallEnd, fold
-from engine.types.types import Completion, FinishReason, Tool, ToolName
+from engine.types.prompt import Piece
+from engine.types.sampling import FinishReason
+from engine.types.tools import Tool, ToolName
 
 _FORMATS = ("deepseek", "deepseek", "none", "deepseek-legacy", "exclude")
 _CHOICES = ("auto", "auto", "auto", "none", "required", "ping")

@@ -10,15 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypedDict
 
-from engine.formats.parsing import Piece
 from engine.formats.template.chat_template import ChatTemplate
-from engine.formats.template.prompt import Prompt
 from engine.llama.context import LlamaBackend
 from engine.llama.model import Model
 from engine.runtime.loop.backend import Row
 from engine.runtime.loop.config import ContextOptions, ModelOptions
 from engine.support import _data
-from engine.types.types import SamplingParams
+from engine.types.prompt import Piece, Prompt
+from engine.types.sampling import SamplingParams
 
 FILE = Path(__file__).parent / "recordings.json"
 FAMILIES = ("qwen3", "gpt-oss", "deepseek-r1", "llama-3", "mistral-nemo", "qwen3-coder")

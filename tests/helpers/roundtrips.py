@@ -17,7 +17,7 @@ from engine.formats.template.chat_template import ChatTemplate
 from engine.formats.template.derive.derivation import Derivation, derivation
 from engine.formats.template.env import Template
 from engine.support.errors import TemplateError
-from engine.types.types import Message
+from engine.types.messages import Message
 
 FOLDER = os.environ.get("LLAMA_CPP_TEMPLATES", "")
 SOURCES = sorted(Path(FOLDER).glob("*.jinja")) if FOLDER else []

@@ -9,8 +9,8 @@ from engine import ChatTemplate, Engine, Image, RequestError, StateStore
 from engine.runtime.loop.config import LoopOptions
 from engine.runtime.media.media import Part, Unit
 from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.types.completion import Completion
 from engine.types.media import Media, MediaKind
-from engine.types.types import Completion
 
 VOCAB = ByteVocab(["<|im_start|>"], end=["<|im_end|>"])
 TEMPLATE = (

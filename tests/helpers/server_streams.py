@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from engine import remote
+from engine.types.completion import Completion
 from engine.types.events import (
     ContentDelta,
     Event,
@@ -15,7 +16,7 @@ from engine.types.events import (
     ToolCallStart,
     fold,
 )
-from engine.types.types import Completion, ToolCall
+from engine.types.parts import ToolCall
 
 Json = dict[str, Any]
 HI: Json = {"content": "Hi there."}

@@ -9,8 +9,9 @@ from parsing_cases import CASES, TOOLS, Case
 
 from engine.formats.families import Format, builtin_families
 from engine.formats.parsing import Parser
+from engine.types.completion import Completion
 from engine.types.events import fold
-from engine.types.types import Completion, FinishReason
+from engine.types.sampling import FinishReason
 
 ANSWER = "So be it."
 KINDS = ("executable", "lost", "shown")

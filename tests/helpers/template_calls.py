@@ -14,15 +14,17 @@ from typing import Any, cast
 from engine import ChatTemplate
 from engine.formats.check.roundtrip import Outcome, turn
 from engine.formats.families import Format
-from engine.formats.grammar.demand import Demand, constraint_of, cutter
-from engine.formats.parsing import Piece
-from engine.formats.template.prompt import Prompt, prefix_of
+from engine.formats.grammar.demand import Demand, constraint_of
+from engine.formats.template.prompt import prefix_of
+from engine.runtime.guidance import matcher
 from engine.runtime.guidance.guide import Guide
-from engine.runtime.guidance.matcher import Compiler, Matcher
+from engine.runtime.guidance.matcher import Compiler, Marks, Matcher
 from engine.testing.testing import ByteVocab
 from engine.tools import as_tools
 from engine.types.events import Event, fold
-from engine.types.types import Tool, ToolCall, ToolChoice
+from engine.types.parts import ToolCall
+from engine.types.prompt import Piece, Prompt
+from engine.types.tools import Tool, ToolChoice
 
 FOLDER = os.environ.get("LLAMA_CPP_TEMPLATES", "")
 OWN = sorted((Path(__file__).parents[2] / "templates").glob("*.jinja"))
@@ -173,7 +175,7 @@ def refused(template: ChatTemplate, prompt: Prompt, output: str, case: Case, cho
     format_ = template.format
     vocab, compiler = _compiler(format_.control)
     demand = Demand(tools=[tool], choice=choice, strict=True)
-    constraint = constraint_of(demand, format_, prompt.prefix, cutter(vocab))
+    constraint = constraint_of(demand, format_, prompt.prefix, Marks(vocab).cut, matcher)
     assert constraint is not None
     parser = template.parser(prompt, [tool], choice, control_tokens=vocab.control_tokens)
     guide = Guide(constraint, compiler, parser)
@@ -196,11 +198,11 @@ def refused(template: ChatTemplate, prompt: Prompt, output: str, case: Case, cho
     return None if calls == [(tool.name, given)] and not read.content.strip() else f"read as {calls} of {output!r}"
 
 
-def _completes(matcher: Matcher | None, format_: Format, vocab: ByteVocab) -> bool:
+def _completes(position: Matcher | None, format_: Format, vocab: ByteVocab) -> bool:
     """Whether the turn may end here: a stop may be a part of the calls."""
-    if matcher is None or matcher.accepts:
-        return matcher is not None
-    stopped = [matcher.copy() for _ in format_.stops]
+    if position is None or position.accepts:
+        return position is not None
+    stopped = [position.copy() for _ in format_.stops]
     taken = [
         each.accepts
         for each, stop in zip(stopped, format_.stops, strict=True)

@@ -16,8 +16,9 @@ from engine.formats.parsing import Parser
 from engine.formats.parsing.grammar import Rules
 from engine.formats.template.generic import with_generic_tools
 from engine.runtime.guidance.matcher import Compiler, Matcher, masks
+from engine.types.completion import Completion
 from engine.types.events import fold
-from engine.types.types import Completion, Tool
+from engine.types.tools import Tool
 
 END = 256
 

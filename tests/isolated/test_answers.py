@@ -21,6 +21,7 @@ from engine.runtime.loop.backend import ContextInfo
 from engine.runtime.loop.logprobs import Logprob, TokenLogprobs
 from engine.runtime.loop.request import Reply
 from engine.support.errors import ContextOverflowError, DecodeError, EngineError, RequestError
+from engine.types.completion import Usage
 from engine.types.events import (
     ContentDelta,
     Event,
@@ -31,7 +32,6 @@ from engine.types.events import (
     ToolCallStart,
     ToolResult,
 )
-from engine.types.types import Usage
 
 EVENTS: tuple[Event, ...] = (
     ReasoningDelta("Hm, \ud83d \0 é\U0001f600"),

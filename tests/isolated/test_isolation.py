@@ -19,11 +19,11 @@ from pydantic import BaseModel, field_validator
 
 from engine import Engine, EngineError, ModelLoadError, RequestError, StateStore, Stream, ToolCallEnd, as_tools
 from engine.formats.families import builtin_families
-from engine.formats.parsing import Piece
 from engine.formats.parsing.parser import ParserRecipe
 from engine.isolated import parent as isolation
 from engine.isolated.parent import IsolatedRunner
 from engine.types.events import ToolCallStart
+from engine.types.prompt import Piece
 
 FORBIDDEN = 300
 SAFELY = "preflight=False, use_extra_bufts=False, isolated=True"

@@ -8,7 +8,7 @@ import pytest
 
 from engine.llama.candidates import Filter, TopK, TopP, first_filter
 from engine.support.errors import DecodeError
-from engine.types.types import SamplingParams
+from engine.types.sampling import SamplingParams
 
 SIZES = (1, 31, 32, 33, 1000, 8192, 10_007)
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from pretending import Pretending
 
-from engine.formats.parsing.reader import Piece
 from engine.llama import context as llama_backend
 from engine.llama.context import LlamaBackend
 from engine.llama.lib import Device
@@ -21,7 +20,8 @@ from engine.runtime.cache.state_file import SavedState, read_state, write_state
 from engine.runtime.loop.backend import Row
 from engine.runtime.loop.config import ContextOptions, ModelOptions
 from engine.support.errors import ContextOverflowError, DecodeError, EngineError, RequestError
-from engine.types.types import SamplingParams
+from engine.types.prompt import Piece
+from engine.types.sampling import SamplingParams
 
 GREEDY = SamplingParams(temperature=0)
 TEXTS = ("hello world", "world hello hello world ab ab", "ab a b")

@@ -17,7 +17,7 @@ from engine.llama.gguf.gguf import read_gguf
 from engine.llama.model import Model
 from engine.llama.plan.plan import RESERVE, DraftFile, Machine, draft_context, plan
 from engine.runtime.loop.config import ContextOptions, ModelOptions
-from engine.types.types import JsonSchema
+from engine.types.answer_formats import JsonSchema
 
 ASKED = ("Hello! Who are you?", "What is 17 + 25?", "Say blue", "Thank you.", "Tell me about the sea.")
 SCHEMA: dict[str, Any] = {

@@ -23,7 +23,7 @@ from engine.runtime.loop.config import ContextOptions, ModelOptions
 from engine.runtime.loop.scheduler import Scheduler
 from engine.runtime.loop.sequence import SequenceState
 from engine.support.errors import DecodeError
-from engine.types.types import JsonSchema
+from engine.types.answer_formats import JsonSchema
 
 WORDS = ("hello", "world", "a b", "ab", "so", "ll", "w or ld")
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 24, "ignore_eos": True}

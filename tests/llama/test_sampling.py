@@ -17,7 +17,7 @@ from engine.llama.sampling import Links, Plan, device_links, plan
 from engine.runtime.loop.backend import Row
 from engine.runtime.loop.config import ContextOptions
 from engine.support.errors import DecodeError, EngineError, RequestError
-from engine.types.types import SamplingParams
+from engine.types.sampling import SamplingParams
 
 SIZE = 8192
 LADDER = {100: 5.0, 200: 4.0, 300: 3.0, 400: 2.0, 500: 1.0}  # token: logit; all others are far below

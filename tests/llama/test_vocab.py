@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pretending import Pretending
 
-from engine.formats.parsing.reader import Piece
 from engine.llama import vocab as llama_vocab
 from engine.llama.lib import library
 from engine.llama.lifetime import Shared
 from engine.llama.model import Model
 from engine.llama.vocab import LlamaVocab, Spellings
 from engine.support.errors import EngineError, RequestError
+from engine.types.prompt import Piece
 
 # Vocabulary-only files of llama.cpp's repository (folder models/): byte-level, sentencepiece with a space prefix and
 # tokens that strip whitespace, sentencepiece-style byte pairs, and one with hundreds of user-defined tokens.

@@ -11,7 +11,7 @@ from openai_clients import ASK, INITIALS, PING, USAGE, WrittenEngine, golden_tur
 import engine.openai
 from engine.openai.completions import logprobs_object
 from engine.types.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
-from engine.types.types import TokenLogprob
+from engine.types.sampling import TokenLogprob
 
 openai = pytest.importorskip("openai")
 ChatCompletionStreamState = pytest.importorskip("openai.lib.streaming.chat").ChatCompletionStreamState

@@ -15,8 +15,9 @@ from engine.openai.request import Field
 from engine.openai.servers import SERVER_FIELDS
 from engine.support.errors import EngineWarning
 from engine.turns.options import TurnOptions
+from engine.types.answer_formats import ResponseFormat
 from engine.types.events import Finished
-from engine.types.types import AllowedTools, ResponseFormat, ToolName
+from engine.types.tools import AllowedTools, ToolName
 
 openai = pytest.importorskip("openai")
 VERSION = tuple(int(part) for part in openai.__version__.split(".")[:2])

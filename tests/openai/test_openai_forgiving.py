@@ -15,8 +15,8 @@ from engine.batch.bodies import read_body
 from engine.openai.api import Api
 from engine.openai.servers import SERVER_FIELDS
 from engine.support.errors import RequestError
+from engine.types.answer_formats import ResponseFormat
 from engine.types.events import ContentDelta, Finished
-from engine.types.types import ResponseFormat
 
 openai = pytest.importorskip("openai")
 ASKED: dict[str, Any] = {"model": "m", "messages": ASK}

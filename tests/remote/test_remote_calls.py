@@ -6,7 +6,7 @@ from server_streams import HI, Json, call, chunk, in_order, shown, stream, whole
 from engine import remote
 from engine.support.errors import MalformedEventWarning, RemoteError
 from engine.types.events import ContentDelta, Event, Finished, ToolCallDelta, ToolCallEnd, ToolCallStart, fold
-from engine.types.types import ToolCall
+from engine.types.parts import ToolCall
 
 
 def test_a_call_streams() -> None:

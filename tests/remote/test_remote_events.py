@@ -14,7 +14,7 @@ from server_streams import HI, Json, call, chunk, shown, split_delta, stream, wh
 from engine import remote
 from engine.support.errors import MalformedEventWarning, RemoteError, RequestError
 from engine.types.events import ContentDelta, Finished, fold
-from engine.types.types import ReasoningPart, TextPart, ToolCall
+from engine.types.parts import ReasoningPart, TextPart, ToolCall
 
 # How it ends
 

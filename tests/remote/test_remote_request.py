@@ -8,16 +8,12 @@ from pydantic import BaseModel
 
 from engine import remote
 from engine.support.errors import RequestError
-from engine.types.types import (
-    Completion,
-    Message,
-    ReasoningPart,
-    ResponseFormat,
-    SamplingParams,
-    TextPart,
-    ToolCall,
-    ToolName,
-)
+from engine.types.answer_formats import ResponseFormat
+from engine.types.completion import Completion
+from engine.types.messages import Message
+from engine.types.parts import ReasoningPart, TextPart, ToolCall
+from engine.types.sampling import SamplingParams
+from engine.types.tools import ToolName
 
 
 def get_weather(city: str, days: int = 1) -> str:

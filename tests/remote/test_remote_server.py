@@ -11,7 +11,8 @@ from engine import remote
 from engine.agent import Agent, stream_run
 from engine.support.errors import RemoteError, RequestError
 from engine.types.events import ContentDelta, Finished, ReasoningDelta, ToolCallEnd, ToolResult
-from engine.types.types import Message, TextPart, ToolCall
+from engine.types.messages import Message
+from engine.types.parts import TextPart, ToolCall
 
 USAGE: Json = {"id": "chatcmpl-7", "choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}}
 ANSWER = [*stream({"reasoning_content": "Easy."}, {"content": "Sunny."}), USAGE]

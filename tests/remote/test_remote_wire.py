@@ -11,8 +11,8 @@ from server_streams import call, chunk, in_order, pieces, sse, stream
 
 from engine import remote
 from engine.support.errors import MalformedEventWarning, RemoteError
+from engine.types.completion import Completion
 from engine.types.events import Finished, fold
-from engine.types.types import Completion
 
 # U+2028 ends a line for str.splitlines, and not in an event stream.
 TURN = stream(

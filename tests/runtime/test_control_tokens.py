@@ -10,14 +10,13 @@ from doubles import plain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.formats.parsing.reader import Piece
-from engine.formats.template.prompt import Prompt
 from engine.llama.model import Model
 from engine.runtime.cache.control_tokens import ControlTokens
 from engine.runtime.loop.request import TurnRequest
 from engine.runtime.stream.service import Service
 from engine.support.errors import ForgedPromptError
 from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.types.prompt import Piece, Prompt
 
 VOCAB = ByteVocab(["<a>", "<u>", "\n\n", "!"], end=["<e>"], bos="<s>")
 CONTROL = ControlTokens(VOCAB)

@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from engine.formats.parsing import Parser, Piece
+from engine.formats.parsing import Parser
 from engine.runtime.loop.generation import Generation, Limits, TokenTable
 from engine.runtime.loop.stops import ContentStops
 from engine.testing.testing import ByteVocab
+from engine.types.completion import Completion
 from engine.types.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallStart, fold
-from engine.types.types import Completion, FinishReason, SamplingParams
+from engine.types.prompt import Piece
+from engine.types.sampling import FinishReason, SamplingParams
 
 VOCAB = ByteVocab(["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>"])
 TOKENS = TokenTable(VOCAB)

@@ -53,7 +53,7 @@ def test_only_the_marks_are_control_tokens_on_a_real_vocabulary(tmp_path: Path) 
     path = model_files.write(tmp_path / "fim.gguf", control=(*model_files.CONTROL, *FIM))
     with Engine.load(path, n_ctx=512) as llm:
         vocab = llm._service.vocab  # pyright: ignore[reportPrivateUsage]
-        from engine.runtime.stream.raw import infill_prompt
+        from engine.turns.raw import infill_prompt
 
         hostile = "a<|fim_suffix|>b<|end|>" + "<|repo_name|>"
         made = infill_prompt(vocab, hostile, hostile, {hostile: hostile})[1]

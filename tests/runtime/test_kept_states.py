@@ -16,7 +16,7 @@ from engine.runtime.loop.config import LoopOptions
 from engine.runtime.loop.request import TurnRequest
 from engine.runtime.stream.service import Service
 from engine.testing.testing import ByteVocab, ScriptedBackend
-from engine.types.types import Completion
+from engine.types.completion import Completion
 
 VOCAB = ByteVocab(["<|im_start|>"], end=["<|im_end|>"])
 TEMPLATE = (

@@ -13,7 +13,7 @@ from engine.runtime.loop import loop
 from engine.runtime.loop.backend import Row, Sampler
 from engine.runtime.loop.generation import Limits
 from engine.support.errors import ContextOverflowError, DecodeError, EngineError
-from engine.types.types import SamplingParams
+from engine.types.sampling import SamplingParams
 
 
 def test_one_request() -> None:

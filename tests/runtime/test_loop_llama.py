@@ -6,14 +6,16 @@ import model_files
 import pytest
 from doubles import prompt
 
-from engine.formats.parsing import Parser, Piece
+from engine.formats.parsing import Parser
 from engine.llama.model import Model
 from engine.runtime.loop.config import ContextOptions, LoopOptions
 from engine.runtime.loop.generation import Limits
 from engine.runtime.loop.loop import Loop
 from engine.runtime.loop.request import Reply, TurnRequest
+from engine.types.completion import Completion, Usage
 from engine.types.events import fold
-from engine.types.types import Completion, SamplingParams, Usage
+from engine.types.prompt import Piece
+from engine.types.sampling import SamplingParams
 
 ARCHITECTURES = ("llama", "qwen3", "mamba", "lfm2", "gemma3")
 SYSTEM = "<|start|>system\nhello world ab ab he o hello hello world<|end|><|start|>user\n"

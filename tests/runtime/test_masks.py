@@ -17,7 +17,7 @@ from engine.runtime.loop.backend import Row
 from engine.runtime.loop.config import ContextOptions
 from engine.support import _data
 from engine.support.errors import RequestError
-from engine.types.types import SamplingParams
+from engine.types.sampling import SamplingParams
 
 DRAWS = 3000
 ROW = 7

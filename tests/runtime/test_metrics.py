@@ -9,7 +9,7 @@ from engine.runtime.loop.request import TurnRequest
 from engine.runtime.stream.service import Service
 from engine.support.errors import EngineError
 from engine.testing.testing import ScriptedBackend
-from engine.types.types import Usage
+from engine.types.completion import Usage
 
 
 def test_sums() -> None:

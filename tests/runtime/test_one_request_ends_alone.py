@@ -23,8 +23,9 @@ from engine.runtime.loop.request import TurnRequest
 from engine.runtime.stream.service import Service
 from engine.support.errors import EngineError, QueueFullError, RequestError
 from engine.testing.testing import ScriptedBackend
+from engine.types.completion import Completion
 from engine.types.events import Event
-from engine.types.types import Completion, FinishReason
+from engine.types.sampling import FinishReason
 
 
 class Quit(BaseException):

@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 from doubles import echo, plain, prompt
 
-from engine.formats.parsing import Parser, Piece
-from engine.formats.template.prompt import Prompt
+from engine.formats.parsing import Parser
 from engine.runtime.loop.backend import Row
 from engine.runtime.loop.generation import Limits
 from engine.runtime.loop.request import TurnRequest
@@ -25,8 +24,10 @@ from engine.runtime.stream.process import Home
 from engine.runtime.stream.service import Service, Stream, _close  # pyright: ignore[reportPrivateUsage]
 from engine.support.errors import ContextOverflowError, DecodeError, EngineError, RequestError
 from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.types.completion import Completion
 from engine.types.events import ContentDelta, Event, Finished, ReasoningDelta, fold
-from engine.types.types import Completion, SamplingParams
+from engine.types.prompt import Piece, Prompt
+from engine.types.sampling import SamplingParams
 
 ENDLESS = "x" * 100_000
 

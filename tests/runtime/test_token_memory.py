@@ -4,12 +4,11 @@ from doubles import plain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.formats.parsing.reader import Piece
-from engine.formats.template.prompt import Prompt
 from engine.runtime.cache.token_memory import TurnMemory
 from engine.runtime.loop.request import TurnRequest
 from engine.runtime.stream.service import Service
 from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.types.prompt import Piece, Prompt
 
 
 class PairVocab(ByteVocab):

@@ -55,7 +55,8 @@ from engine.support.display import (
     visible,
     visible_json,
 )
-from engine.types.types import FinishReason, Logprobs, Messages
+from engine.types.messages import Messages
+from engine.types.sampling import FinishReason, Logprobs
 
 ALLOWED = {
     "div", "p", "pre", "code", "b", "details", "summary", "table", "thead", "tbody", "tr", "th", "td", "h1", "h2", "h3",

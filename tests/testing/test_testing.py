@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from engine import ChatTemplate, Choice, JsonSchema, RequestError
-from engine.formats.parsing.reader import Piece
 from engine.runtime.loop.backend import Backend, Row
 from engine.support.errors import DecodeError, EngineError
 from engine.testing.testing import ByteVocab, Reply, ScriptedBackend, ScriptedEngine, call
-from engine.types.types import SamplingParams
+from engine.types.prompt import Piece
+from engine.types.sampling import SamplingParams
 
 
 def rows(tokens: list[int], sequence: int = 0, start: int = 0) -> list[Row]:

@@ -20,7 +20,8 @@ from engine.formats.template.chat_template import ChatTemplate
 from engine.support.errors import EngineWarning, RequestError
 from engine.tools import DEEPEST, as_tool, as_tools, json_value, run
 from engine.types.events import fold
-from engine.types.types import Message, ToolCall
+from engine.types.messages import Message
+from engine.types.parts import ToolCall
 
 SECONDS = 5.0  # of processor time; what these tests forbid takes hours
 

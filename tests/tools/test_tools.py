@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, RootModel
 from engine.support.errors import RequestError
 from engine.tools import ToolOutcome, as_tool, as_tools, is_async, run, run_async
 from engine.tools.describe import read_docstring
-from engine.types.types import Tool
+from engine.types.tools import Tool
 
 
 class Unit(enum.Enum):

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from engine import ChatTemplate, ContextOverflowError, Engine, RequestError
 from engine.testing.testing import ByteVocab, ScriptedBackend
 from engine.turns.overflow import kept, shortened
-from engine.types.types import Message, ToolCall
+from engine.types.messages import Message
+from engine.types.parts import ToolCall
 
 VOCAB = ByteVocab(["<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>"], end=["<|im_end|>"])
 

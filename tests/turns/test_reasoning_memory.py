@@ -3,7 +3,8 @@
 import threading
 
 from engine.turns.reasoning_memory import ReasoningMemory
-from engine.types.types import Message, ToolCall
+from engine.types.messages import Message
+from engine.types.parts import ToolCall
 
 
 def user(text: str) -> Message:

@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from engine.types.types import Completion, Message, ReasoningPart, TextPart, TokenLogprob, ToolCall, Usage
+from engine.types.completion import Completion, Usage
+from engine.types.messages import Message
+from engine.types.parts import ReasoningPart, TextPart, ToolCall
+from engine.types.sampling import TokenLogprob
 
 
 class Sdk(BaseModel):
@@ -162,5 +165,5 @@ def test_a_message_in_openais_form_and_back() -> None:
 def test_a_message_is_continued(
     before: Message, added: tuple[Any, ...], content: str, reasoning: str | None, parts: int
 ) -> None:
-    whole = before.continued(Completion(parts=added))
+    whole = before.continued(added)
     assert (whole.content, whole.reasoning, len(whole.parts)) == (content, reasoning, parts)

@@ -21,7 +21,7 @@ from engine.agent.mcp.transports import target_of
 from engine.support.errors import EngineError, EngineWarning, RequestError, shown
 from engine.support.offloop import off_loop
 from engine.tools import ToolOutcome, as_tool, error_text
-from engine.types.types import Tool
+from engine.types.tools import Tool
 
 if TYPE_CHECKING:
     from mcp.types import Tool as Listed

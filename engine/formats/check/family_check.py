@@ -18,7 +18,8 @@ from engine.formats.families.table import FamilyTables
 from engine.formats.template import generic
 from engine.formats.template.chat_template import ChatTemplate
 from engine.support.errors import FamilyError, TemplateError
-from engine.types.types import Message, Record, ToolCall
+from engine.types.messages import Message
+from engine.types.parts import Record, ToolCall
 
 _WIDE = 48
 

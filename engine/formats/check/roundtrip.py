@@ -9,10 +9,13 @@ from typing import Any, TypeAlias
 from engine.formats.families import Format
 from engine.formats.parsing import Parser
 from engine.formats.template.chat_template import ChatTemplate
-from engine.formats.template.prompt import Prompt
 from engine.support.errors import RequestError
 from engine.types.events import fold
-from engine.types.types import Message, Reasoning, Tool, ToolCall
+from engine.types.messages import Message
+from engine.types.parts import ToolCall
+from engine.types.prompt import Prompt
+from engine.types.sampling import Reasoning
+from engine.types.tools import Tool
 
 ASKED = Message(role="user", content="Weather?")
 PARAMETERS = {

@@ -11,7 +11,8 @@ from typing import Any, Literal, Self, TypeAlias, TypeVar, cast
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from engine.types.types import Record, SamplingParams
+from engine.types.parts import Record
+from engine.types.sampling import SamplingParams
 
 History: TypeAlias = Literal["none", "last_user", "last_answer", "all", "unknown"]
 Shape: TypeAlias = Literal["json", "tagged_json", "tagged_args", "pythonic", "dictionary", "nested"]

@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from engine.formats.families import Format
+from engine.formats.grammar.enforcer import Enforcer
 from engine.formats.grammar.json_schema import prepared
 from engine.formats.grammar.lark import Cut
 from engine.formats.grammar.response import Response
 from engine.formats.grammar.turn_grammar import Allowed, turn_grammar
 from engine.formats.parsing.grammar import Rules
-from engine.formats.parsing.reader import Piece
-from engine.runtime.guidance.guide import Constraint, Holds
-from engine.runtime.guidance.matcher import Marks, Tokens, refusal, regex_refusal
 from engine.support.errors import RequestError
-from engine.types.types import AllowedTools, Tool, ToolChoice, ToolName
+from engine.types.constraint import Constraint, Holds
+from engine.types.prompt import Piece
+from engine.types.tools import AllowedTools, Tool, ToolChoice, ToolName
 
 RESERVE = 256
 """The default number of tokens reserved for the answer."""
@@ -45,13 +45,15 @@ class Demand:
     may_reason: bool = True
 
 
-def constraint_of(demand: Demand, format_: Format, prefix: Sequence[Piece], cut: Cut) -> Constraint | None:
-    """Returns the constraint of a turn whose prompt ends with `prefix`; None if the output is free. `cut`: see
-    `cutter`.
+def constraint_of(
+    demand: Demand, format_: Format, prefix: Sequence[Piece], cut: Cut, enforcer: Enforcer
+) -> Constraint | None:
+    """Returns the constraint of a turn whose prompt ends with `prefix`; None if the output is free. `cut` cuts markers
+    into text and control tokens of the vocabulary.
 
     Raises RequestError for a schema that must be enforced but cannot be.
     """
-    allowed = _allowed(demand)
+    allowed = _allowed(demand, enforcer)
     if allowed is None:
         return None
     what, holds = allowed
@@ -61,7 +63,7 @@ def constraint_of(demand: Demand, format_: Format, prefix: Sequence[Piece], cut:
     is_closed = reasoning is not None and bool(reasoning.close.strip()) and reasoning.close.strip() in text
     may_follow = demand.may_reason or (reasoning is not None and (reasoning.implicit or reasoning.open.strip() in text))
     what = replace(what, reasoned=is_closed or may_follow)
-    rules = Rules(_can_hold)
+    rules = Rules(lambda pattern: enforcer.regex_refusal(pattern) is None)
     grammar = turn_grammar(format_, what, cut, rules)
     if rules.unheld:
         _log.info("not enforced by the grammar but checked afterwards: %s", ", ".join(dict.fromkeys(rules.unheld)))
@@ -94,7 +96,7 @@ def _enders(format_: Format) -> tuple[str, ...]:
     return (format_.content[0].strip(),) if format_.content[0].strip() else ()
 
 
-def _allowed(demand: Demand) -> tuple[Allowed, Holds] | None:
+def _allowed(demand: Demand, enforcer: Enforcer) -> tuple[Allowed, Holds] | None:
     """Returns what the turn may contain, and whether that holds for the whole answer or only for calls. None:
     anything."""
     most = None if demand.parallel else 1
@@ -106,12 +108,12 @@ def _allowed(demand: Demand) -> tuple[Allowed, Holds] | None:
         chosen = _named(demand.tools, choice.names)
     must = choice == "required" or isinstance(choice, ToolName)
     if must or (isinstance(choice, AllowedTools) and choice.mode == "required"):
-        return Allowed(None, [_held(tool) for tool in chosen], most), "answer"
+        return Allowed(None, [_held(tool, enforcer) for tool in chosen], most), "answer"
     answer = None if demand.response is None else demand.response.answer
     if answer is not None:
-        return Allowed(answer, [_held_or_free(tool, demand) for tool in chosen], most), "answer"
+        return Allowed(answer, [_held_or_free(tool, demand, enforcer) for tool in chosen], most), "answer"
     if chosen and (isinstance(choice, AllowedTools) or demand.strict or any(tool.strict for tool in chosen)):
-        return Allowed(None, [_held_or_free(tool, demand) for tool in chosen], most, begun=True), "calls"
+        return Allowed(None, [_held_or_free(tool, demand, enforcer) for tool in chosen], most, begun=True), "calls"
     return None
 
 
@@ -120,20 +122,20 @@ def _named(tools: Sequence[Tool], names: Sequence[str]) -> tuple[Tool, ...]:
     return tuple(known[name] for name in names)
 
 
-def _held(tool: Tool) -> Tool:
+def _held(tool: Tool, enforcer: Enforcer) -> Tool:
     """Returns the tool with a schema that a grammar can enforce. Raises RequestError if none can."""
-    schema = prepared(tool.parameters, refusal, f"The schema of tool {tool.name!r}", close=True)
+    schema = prepared(tool.parameters, enforcer.refusal, f"The schema of tool {tool.name!r}", close=True)
     return tool.model_copy(update={"parameters": dict(schema.schema)})
 
 
-def _held_or_free(tool: Tool, demand: Demand) -> Tool:
+def _held_or_free(tool: Tool, demand: Demand, enforcer: Enforcer) -> Tool:
     """Returns the same as `_held` if the schema must or can be enforced; else a tool with free arguments, checked
     afterwards."""
     if tool.strict:
-        return _held(tool)
+        return _held(tool, enforcer)
     if demand.strict or demand.response is not None:
         try:
-            return _held(tool)
+            return _held(tool, enforcer)
         except RequestError as error:
             _warn_once(str(error))
     return tool.model_copy(update={"parameters": _ANY_OBJECT})
@@ -142,13 +144,3 @@ def _held_or_free(tool: Tool, demand: Demand) -> Tool:
 @cache
 def _warn_once(why: str) -> None:
     _log.warning("arguments are not constrained but checked afterwards: %s", why)
-
-
-@cache
-def _can_hold(pattern: str) -> bool:
-    return regex_refusal(pattern) is None
-
-
-def cutter(tokens: Tokens) -> Cut:
-    """Returns a function that cuts markers into text and control tokens of this vocabulary."""
-    return Marks(tokens).cut

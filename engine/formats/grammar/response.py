@@ -7,13 +7,13 @@ from typing import Any, TypeAlias, cast, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
+from engine.formats.grammar.enforcer import Enforcer
 from engine.formats.grammar.json_schema import Refusal, prepared
 from engine.formats.grammar.turn_grammar import Answer
 from engine.formats.parsing.grammar import JsonText, Node, OneOf, Pattern, Rule, Words
-from engine.runtime.guidance.matcher import accepts, grammar_of
 from engine.support.errors import RequestError, shown
 from engine.tools.check import described, schema_check
-from engine.types.types import GBNF, Choice, JsonSchema, Lark, Regex, ResponseFormat
+from engine.types.answer_formats import GBNF, Choice, JsonSchema, Lark, Regex, ResponseFormat
 
 Reader: TypeAlias = Callable[[str], Any]
 """Converts a finished answer's content. Raises ValueError, with one sentence, if the content does not fit."""
@@ -43,9 +43,8 @@ class Response:
         return {"response_format": forms[how]}
 
 
-def response_of(given: object, refusal: Refusal) -> Response | None:
-    """Returns the record for a caller's `response_format`; None if any text is allowed. `refusal` returns why no
-    grammar can be made of a schema.
+def response_of(given: object, enforcer: Enforcer) -> Response | None:
+    """Returns the record for a caller's `response_format`; None if any text is allowed.
 
     Raises RequestError for an invalid `response_format`, and for a schema that cannot be enforced.
     """
@@ -53,23 +52,23 @@ def response_of(given: object, refusal: Refusal) -> Response | None:
         case None | {"type": "text"} | ResponseFormat(type="text"):
             return None
         case JsonSchema(schema):
-            return _by_schema(schema, refusal)
+            return _by_schema(schema, enforcer.refusal)
         case ResponseFormat(type="json_object", json_schema=None):
-            return _by_schema({"type": "object"}, refusal)
+            return _by_schema({"type": "object"}, enforcer.refusal)
         case ResponseFormat(json_schema=schema):
-            return _by_schema(schema or {}, refusal)
+            return _by_schema(schema or {}, enforcer.refusal)
         case {"type": "json_object"}:
             schema = cast("Mapping[str, Any]", given).get("schema")
-            return _by_schema({"type": "object"} if schema is None else _mapping(schema), refusal)
+            return _by_schema({"type": "object"} if schema is None else _mapping(schema), enforcer.refusal)
         case {"type": "json_schema"}:
-            return _by_schema(_named_schema(cast("Mapping[str, Any]", given)), refusal)
+            return _by_schema(_named_schema(cast("Mapping[str, Any]", given)), enforcer.refusal)
         case Choice(options):
             return _choice(options)
         case Regex(pattern):
-            return _text(Pattern(pattern), {}, _matched(grammar_of(Regex(pattern))))
+            return _text(Pattern(pattern), {}, _matched(enforcer.grammar_of(given), enforcer))
         case Lark() | GBNF():
-            grammar = grammar_of(given)
-            return _text(Rule("answer"), {"answer": grammar}, _matched(grammar))
+            grammar = enforcer.grammar_of(given)
+            return _text(Rule("answer"), {"answer": grammar}, _matched(grammar, enforcer))
         case Mapping():
             raise RequestError(
                 "response_format is a dictionary without a `type` that OpenAI defines; for a JSON Schema write "
@@ -77,7 +76,7 @@ def response_of(given: object, refusal: Refusal) -> Response | None:
                 '{"type": "json_schema", "json_schema": {"name": "...", "schema": {...}}}.'
             )
         case _:
-            return _by_type(given, refusal)
+            return _by_type(given, enforcer.refusal)
 
 
 def _by_schema(schema: object, refusal: Refusal) -> Response:
@@ -144,9 +143,9 @@ def _text(node: Node, callers: Mapping[str, str], read: Reader) -> Response:
     return Response(Answer(node, callers, exact=True), read)
 
 
-def _matched(grammar: str) -> Reader:
+def _matched(grammar: str, enforcer: Enforcer) -> Reader:
     def read(content: str) -> str:
-        if not accepts(grammar, content):
+        if not enforcer.accepts(grammar, content):
             raise ValueError(f"The answer does not match the grammar as a whole: {shown(content)}.")
         return content
 

@@ -18,7 +18,8 @@ from engine.formats.parsing.grammar import (
     maybe,
     one_of,
 )
-from engine.types.types import Tool
+from engine.types.constraint import TurnGrammar
+from engine.types.tools import Tool
 
 _SPACE = Pattern(r"[ \t\r\n]{0,4}")
 _ANYTHING = Pattern("(?s:.*)")
@@ -45,17 +46,6 @@ class Allowed:
     most_calls: int | None = None
     begun: bool = False
     reasoned: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class TurnGrammar:
-    """The grammars of one turn, as text: `opening` while reasoning may still open, `closed` once it may not.
-
-    Each begins where the prompt ends, or where reasoning ended.
-    """
-
-    opening: str
-    closed: str
 
 
 def turn_grammar(format_: Format, allowed: Allowed, cut: Cut, rules: Rules) -> TurnGrammar:

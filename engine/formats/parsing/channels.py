@@ -14,7 +14,7 @@ from engine.formats.parsing.grammar import JsonText, Marker, Node, Words, in_ord
 from engine.formats.parsing.json_reader import JsonReader, Outcome
 from engine.formats.parsing.reader import CONTROL, CUT, WINDOW, Reader, Reading, Spelling, compiled
 from engine.formats.parsing.unmarked import BareCalls, Demands
-from engine.types.types import Tool
+from engine.types.tools import Tool
 
 _FIELD = re.compile(rf"[^<\n{CONTROL}]+|[<{CONTROL}]")
 _LONGEST_FIELD = 200

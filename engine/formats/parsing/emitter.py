@@ -11,7 +11,7 @@ from engine.formats.parsing.reader import Reader
 from engine.tools import json_value
 from engine.types.events import ContentDelta, Event, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 from engine.types.parts import CallError
-from engine.types.types import Tool
+from engine.types.tools import Tool
 
 Kind = Literal["reasoning", "content"]
 _NULL = "null"

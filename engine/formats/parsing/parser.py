@@ -10,13 +10,15 @@ from typing import Any, NamedTuple
 from engine.formats.families import Family, Format, builtin_families
 from engine.formats.parsing.channels import ChannelTurn
 from engine.formats.parsing.emitter import Emitter
-from engine.formats.parsing.reader import CONTROL, Piece, Reader, Spelling, spelling_of
+from engine.formats.parsing.reader import CONTROL, Reader, Spelling, spelling_of
 from engine.formats.parsing.text_turn import TextTurn
 from engine.formats.parsing.unmarked import Demands
 from engine.support.errors import RequestError
 from engine.tools import as_tools, json_value
 from engine.types.events import Event, Finished, ToolCallEnd, ToolCallStart
-from engine.types.types import FinishReason, ReasoningFormat, Tool, ToolChoice
+from engine.types.prompt import Piece
+from engine.types.sampling import FinishReason, ReasoningFormat
+from engine.types.tools import Tool, ToolChoice
 
 _SURROGATES = re.compile(f"[{CONTROL}]")
 _VIEWS = ("deepseek", "deepseek-legacy", "none", "exclude")

@@ -12,14 +12,6 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import cache, lru_cache
 from typing import NamedTuple, TypeAlias, TypeVar
 
-
-class Piece(NamedTuple):
-    """Text, and whether it is one control token."""
-
-    text: str
-    special: bool = False
-
-
 T = TypeVar("T")
 Reading: TypeAlias = Generator[None, None, T]
 

@@ -11,7 +11,7 @@ from engine.formats.parsing.reader import WINDOW, Reader, Reading, Spelling, com
 from engine.formats.parsing.shapes import JsonShape, PythonicShape, Section
 from engine.formats.parsing.shapes.json_calls import WRAPPERS
 from engine.types.parts import CallError
-from engine.types.types import Tool, ToolChoice, ToolName
+from engine.types.tools import Tool, ToolChoice, ToolName
 
 
 @dataclass(frozen=True, slots=True)

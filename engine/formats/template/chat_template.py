@@ -26,14 +26,13 @@ from engine.formats.families.response_template import given_template
 from engine.formats.parsing import Parser
 from engine.formats.parsing.parser import ParserRecipe
 from engine.formats.template.capabilities import Capabilities, probe
-from engine.formats.template.conversation import check_last, conversation_of, documents_of
 from engine.formats.template.derive.derivation import derivation
 from engine.formats.template.env import Template
 from engine.formats.template.generic import with_generic_tools
 from engine.formats.template.guard import Alphabets, words_of
 from engine.formats.template.history import BUILTIN_VARIABLE, builtin_records, check_builtin
-from engine.formats.template.markers import Markers, Span, merged, overlaps
-from engine.formats.template.prompt import Prompt, with_tail
+from engine.formats.template.markers import Markers, merged, overlaps
+from engine.formats.template.prompt import with_tail
 from engine.formats.template.reasoning import Switch, switch
 from engine.formats.template.renderer import SECONDS, TemplateStoppedError
 from engine.formats.template.rendering import Asked, Held, Rendering, Setting
@@ -42,19 +41,12 @@ from engine.formats.template.tool_forms import ToolForms
 from engine.support import _data
 from engine.support.errors import EngineWarning, MissingTemplateError, RequestError, TemplateError
 from engine.tools import ToolLike, as_tools
+from engine.types.conversation import check_last, conversation_of, documents_of
 from engine.types.events import fold
-from engine.types.types import (
-    AllowedChoice,
-    AllowedTools,
-    DocumentLike,
-    Message,
-    MessagesLike,
-    Reasoning,
-    ReasoningFormat,
-    Tool,
-    ToolChoice,
-    ToolName,
-)
+from engine.types.messages import DocumentLike, Message, MessagesLike
+from engine.types.prompt import Prompt, Span
+from engine.types.sampling import Reasoning, ReasoningFormat
+from engine.types.tools import AllowedChoice, AllowedTools, Tool, ToolChoice, ToolName
 
 _PROBING = 10.0
 """The time limit, in seconds, for probing a template, which usually takes a hundredth of that."""

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from engine.formats.families import Format, ToolSyntax
 from engine.tools import json_value
-from engine.types.types import Message, ToolCall
+from engine.types.messages import Message
+from engine.types.parts import ToolCall
 
 GENERIC = ToolSyntax(shape="json", section=("\n<tool_call>\n", "\n</tool_call>"), bare=True, answers=True)
 """The syntax that models without one of their own are asked to write: one JSON object between tags, which most have

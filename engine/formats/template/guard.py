@@ -19,10 +19,11 @@ from functools import cached_property
 from itertools import filterfalse, islice, pairwise
 from typing import Any, NamedTuple, TypeAlias, cast
 
-from engine.formats.template.markers import Markers, Span, merged
+from engine.formats.template.markers import Markers, merged
 from engine.formats.template.renderer import TemplateStoppedError
 from engine.support.errors import RequestError, TemplateError
-from engine.types.types import Message
+from engine.types.messages import Message
+from engine.types.prompt import Span
 
 _PRIVATE = range(0xF0000, 0x10FFFE)
 _STAND_INS = "\U000f0000-\U0010fffd"

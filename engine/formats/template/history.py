@@ -19,11 +19,13 @@ from typing import Any, TypeAlias
 from engine.formats.families import ChannelSyntax, Format
 from engine.formats.template import generic
 from engine.formats.template.capabilities import REASONING_FIELDS, Capabilities
-from engine.formats.template.conversation import as_mapping
 from engine.formats.template.env import Template
 from engine.support.errors import RequestError
 from engine.tools import json_value
-from engine.types.types import Message, Tool, ToolCall
+from engine.types.conversation import as_mapping
+from engine.types.messages import Message
+from engine.types.parts import ToolCall
+from engine.types.tools import Tool
 
 BUILTIN_VARIABLE = "builtin_tools"
 _FUNCTIONS = {"browser": ("browser.search", "browser.open", "browser.find")}

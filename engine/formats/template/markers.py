@@ -4,18 +4,11 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from engine.formats.template.affixes import Beginnings, Endings
+from engine.types.prompt import Span
 
 _LOOKS_LIKE_CONTROL = re.compile(r"<[^<>\n]{1,80}>|\[/?[A-Z][A-Z_]{1,40}\]|<｜[^｜\n]{1,80}｜>")
-
-
-class Span(NamedTuple):
-    """Characters `start` to `end` (exclusive) of a text."""
-
-    start: int
-    end: int
 
 
 class Markers:

@@ -6,7 +6,8 @@ from typing import Any, TypeAlias
 
 from engine.formats.families import Format, Gate
 from engine.support.errors import RequestError
-from engine.types.types import Message, Reasoning
+from engine.types.messages import Message
+from engine.types.sampling import Reasoning
 
 _USUAL = tuple(Gate(kwarg=name, on=True, off=False, default="model") for name in ("enable_thinking", "thinking"))
 _NAMES = {"on": "True", "off": "False", "low": '"low"', "medium": '"medium"', "high": '"high"'}

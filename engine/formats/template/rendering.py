@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from engine.formats.families import Format
 from engine.formats.template.capabilities import Capabilities
-from engine.formats.template.conversation import without_inline_reasoning
 from engine.formats.template.env import Template, values
 from engine.formats.template.generic import GENERIC, reads_values, with_statement
 from engine.formats.template.guard import Alphabets, Authored, Guard, Marking, absent
@@ -26,14 +25,17 @@ from engine.formats.template.history import (
     preamble_headers,
     with_ids,
 )
-from engine.formats.template.markers import Markers, Span
-from engine.formats.template.prompt import Prompt, common, pieces_of, prefix_of, turn_start, with_media
+from engine.formats.template.inline_reasoning import without_inline_reasoning
+from engine.formats.template.markers import Markers
+from engine.formats.template.prompt import common, pieces_of, prefix_of, turn_start, with_media
 from engine.formats.template.reasoning import Switch, with_words
 from engine.formats.template.renderer import TemplateStoppedError
 from engine.formats.template.tool_forms import ToolForms
 from engine.support.errors import RequestError, TemplateError
 from engine.types.media import ImageLink, Media
-from engine.types.types import Message, Tool
+from engine.types.messages import Message
+from engine.types.prompt import Prompt, Span
+from engine.types.tools import Tool
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, TypeAlias, cast
 
-from engine.formats.template.conversation import as_mapping
 from engine.formats.template.env import Template, values
 from engine.formats.template.renderer import TemplateStoppedError
 from engine.support.errors import TemplateError
 from engine.tools.subschemas import mapped
-from engine.types.types import Tool
+from engine.types.conversation import as_mapping
+from engine.types.tools import Tool
 
 Form: TypeAlias = Mapping[str, Any]
 _Change: TypeAlias = Callable[[Form], dict[str, Any]]

@@ -8,9 +8,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
-from engine.formats.parsing.reader import Piece
 from engine.runtime.loop.backend import Vocab
 from engine.support.errors import ForgedPromptError
+from engine.types.prompt import Piece
 
 _SPACE = b" \t\r\n\v\f"
 _IN_NO_VOCABULARY = "\U0003fffd"  # a plane without any character

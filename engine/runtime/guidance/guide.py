@@ -1,16 +1,12 @@
 """Decides when a turn's grammar is active: not while the model reasons, but from where its answer or a call begins."""
 
 from collections import deque
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
-from engine.formats.grammar.turn_grammar import TurnGrammar
-from engine.formats.parsing.reader import Piece
 from engine.runtime.guidance.matcher import Compiler, Matcher, check
 from engine.runtime.guidance.trial import Controls
 from engine.support.errors import RequestError
-
-Holds: TypeAlias = Literal["answer", "calls"]
+from engine.types.constraint import Constraint
 
 _REMEMBERED = 256
 """In tokens: no marker, and no beginning of a call up to its name, takes more."""
@@ -32,36 +28,18 @@ class Reading(Protocol):
     def size(self, text: str, special: bool = False) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Constraint:
-    """A turn's constraint, as it is sent to the process in which the loop runs.
+def check_constraint(constraint: Constraint, controls: Controls) -> None:
+    """Try the grammars in a child process. Raises RequestError for one that cannot be enforced, or not compiled in
+    time."""
+    opens = constraint.may_reason and constraint.holds == "answer"
+    check(constraint.grammar.opening if opens else constraint.grammar.closed, controls)  # the opening holds the other
 
-    - `holds`: the grammar applies to the whole answer, or only to calls once one begins (then it is `grammar.closed`).
-    - `may_reason`: reasoning may still open. `prefix` is the part of the turn that the prompt already contains.
-    - `closes`: the texts that close reasoning; `enders`: markers that end it without closing it. `close`: the text to
-      insert to close it. `reserve`: tokens reserved for the answer; reasoning is closed when only these are left.
-    """
 
-    grammar: TurnGrammar
-    holds: Holds = "answer"
-    may_reason: bool = True
-    prefix: tuple[Piece, ...] = ()
-    closes: tuple[str, ...] = ()
-    enders: tuple[str, ...] = ()
-    close: str = ""
-    reserve: int = 0
-
-    def check(self, controls: Controls) -> None:
-        """Try the grammars in a child process. Raises RequestError for one that cannot be enforced, or not compiled in
-        time."""
-        opens = self.may_reason and self.holds == "answer"
-        check(self.grammar.opening if opens else self.grammar.closed, controls)  # the opening contains the other
-
-    def compile(self, compiler: Compiler) -> None:
-        """Compile the grammars, which have been checked. Raises RequestError for one that cannot be enforced."""
-        compiler.compiled(self.grammar.closed)
-        if self.may_reason and self.holds == "answer":
-            compiler.compiled(self.grammar.opening)
+def compile_constraint(constraint: Constraint, compiler: Compiler) -> None:
+    """Compile the grammars, which have been checked. Raises RequestError for one that cannot be enforced."""
+    compiler.compiled(constraint.grammar.closed)
+    if constraint.may_reason and constraint.holds == "answer":
+        compiler.compiled(constraint.grammar.opening)
 
 
 class _Read(NamedTuple):

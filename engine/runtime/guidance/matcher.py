@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from engine.runtime.guidance.trial import Controls, ControlTokens, limits, refusals
 from engine.support.errors import RequestError
-from engine.types.types import GBNF, Lark, Regex
+from engine.types.answer_formats import GBNF, Lark, Regex
 
 if TYPE_CHECKING:
     import numpy as np
@@ -265,6 +265,7 @@ def refusal(schemas: Sequence[Mapping[str, Any]]) -> list[str | None]:
     return refusals([json.dumps({"grammars": [{"json_schema": dict(schema)}]}) for schema in schemas])
 
 
+@lru_cache(maxsize=256)
 def regex_refusal(pattern: str) -> str | None:
     """Returns why a regular expression cannot be enforced; None if it can."""
     return refusals([llguidance().LLMatcher.grammar_from_regex(pattern)])[0]

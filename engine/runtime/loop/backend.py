@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from engine.formats.parsing.reader import Piece
 from engine.runtime.adapters.adapters import Scales
 from engine.runtime.cache.state_file import Origin
 from engine.runtime.guidance.matcher import Mask
@@ -16,7 +15,8 @@ from engine.runtime.loop.logprobs import TokenLogprobs
 from engine.runtime.media.media import Projector, Rows, Unit
 from engine.runtime.stream.vectors import VectorContext, VectorInfo
 from engine.types.media import MediaKind
-from engine.types.types import SamplingParams
+from engine.types.prompt import Piece
+from engine.types.sampling import SamplingParams
 
 
 class Row(NamedTuple):

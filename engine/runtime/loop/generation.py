@@ -12,7 +12,7 @@ from engine.runtime.guidance.matcher import Matcher
 from engine.runtime.loop.backend import Vocab
 from engine.runtime.loop.stops import ContentStops
 from engine.types.events import Event, Finished
-from engine.types.types import FinishReason
+from engine.types.sampling import FinishReason
 
 _Decoder = codecs.getincrementaldecoder("utf-8")
 
@@ -27,6 +27,23 @@ class Parser(Reading, Protocol):
     def close(self, finish_reason: FinishReason = "stop") -> list[Event]:
         """End the output. Returns the events that were held back, and `Finished` last."""
         ...
+
+
+class NoParser:
+    """The parser of a request that generates nothing: a pin, or a text to score."""
+
+    in_reasoning = undecided = False
+    answer_start = 0
+    call_start = None
+
+    def size(self, text: str, special: bool = False) -> int:  # noqa: ARG002 - the protocol's
+        return len(text)
+
+    def feed(self, text: str, special: bool = False) -> list[Event]:  # noqa: ARG002 - the protocol's
+        return []
+
+    def close(self, finish_reason: FinishReason = "stop") -> list[Event]:
+        return [Finished(finish_reason)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from engine.types.types import TokenLogprob
+from engine.types.sampling import TokenLogprob
 
 if TYPE_CHECKING:
     import numpy as np

@@ -30,7 +30,7 @@ from engine.runtime.media.media import has_media, whole
 from engine.runtime.stream.vectors import Embed, VectorQueue, Vectors
 from engine.support.errors import ContextOverflowError, DecodeError, EngineError, RequestError
 from engine.types.events import Finished
-from engine.types.types import FinishReason
+from engine.types.sampling import FinishReason
 
 _log = logging.getLogger("engine.runner")
 _STRIKES = 3

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from engine.support.display import record_html
-from engine.types.types import FinishReason, Usage
+from engine.types.completion import Usage
+from engine.types.sampling import FinishReason
 
 _COUNTERS = (
     ("prompt_tokens", "Tokens of prompts."),

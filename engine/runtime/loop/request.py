@@ -6,19 +6,18 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import Field
 
-from engine.formats.parsing.reader import Piece
-from engine.formats.template.prompt import Prompt
 from engine.runtime.adapters.adapters import BASE, Adapters, AdaptersLike, DropAdapter, LoadAdapter
 from engine.runtime.cache.state_file import SavedState
-from engine.runtime.guidance.guide import Constraint
 from engine.runtime.loop.config import check_fields
 from engine.runtime.loop.generation import Limits, Parser
 from engine.runtime.loop.logprobs import TokenLogprobs
 from engine.runtime.media.media import Placed
 from engine.runtime.stream.vectors import Embed, Vectors
 from engine.support.errors import ContextOverflowError, RequestError
+from engine.types.constraint import Constraint
 from engine.types.events import Event
-from engine.types.types import Progress, SamplingParams
+from engine.types.prompt import Piece, Prompt
+from engine.types.sampling import Progress, SamplingParams
 
 Ended: TypeAlias = Callable[[Sequence[Event]], None]
 """Called with all events of a turn that ended by itself, neither cut off nor cancelled."""

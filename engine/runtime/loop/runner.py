@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from engine.runtime.adapters.adapters import DropAdapter, LoadAdapter
 from engine.runtime.cache.state_file import Origin
+from engine.runtime.guidance.guide import compile_constraint
 from engine.runtime.loop.backend import Backend, ContextInfo, Vocab
 from engine.runtime.loop.config import LoopOptions
 from engine.runtime.loop.loop import Loop
@@ -103,7 +104,7 @@ class Runner:
         """Accept a request. Compiles its grammar here, to spare the loop's thread that time. Raises EngineError after
         `close` or if the loop broke, RequestError for a grammar that cannot be enforced."""
         if request.constraint is not None:
-            request.constraint.compile(self._loop.compiler)
+            compile_constraint(request.constraint, self._loop.compiler)
         self._accept(Submit(request))
 
     def save(self, id_: int, pin: int) -> None:

@@ -12,8 +12,8 @@ from engine.runtime.loop.generation import Generation
 from engine.runtime.loop.logprobs import TokenLogprobs
 from engine.runtime.loop.request import TurnRequest
 from engine.runtime.media.media import Unit
+from engine.types.completion import Usage
 from engine.types.events import Event
-from engine.types.types import Usage
 
 
 @dataclass(slots=True, eq=False)

@@ -1,59 +1,12 @@
-"""Raw text and tokens, without a chat template: prompts, gaps to fill in, and what tokens are made of."""
+"""Texts made into tokens and back, and callers' tokens checked."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from operator import index
 
-from engine.formats.families import Format, builtin_families
-from engine.formats.parsing import Parser as TextParser
-from engine.formats.parsing.reader import Piece
-from engine.formats.template.prompt import Prompt
 from engine.runtime.loop.backend import Vocab
 from engine.runtime.media.media import are_whole
 from engine.support.errors import RequestError, shown
-
-
-def raw_prompt(vocab: Vocab, source: str | Sequence[int]) -> tuple[Prompt, tuple[int, ...]]:
-    """Returns the prompt of a text, in which texts of control tokens become control tokens, or of tokens; and these
-    tokens. Raises RequestError for a token that the vocabulary does not have, and for none at all."""
-    tokens = () if isinstance(source, str) else tokens_of(vocab, source)
-    if not source:
-        raise RequestError("The prompt is empty; give the model at least one token to continue.")
-    text = source if isinstance(source, str) else _text(vocab, tokens)
-    return Prompt(text, (Piece(text, True),)), tokens
-
-
-def infill_prompt(vocab: Vocab, beginning: str, end: str, files: Mapping[str, str]) -> tuple[Prompt, tuple[int, ...]]:
-    """Returns the prompt for the text between a beginning and an end, in the order that models of this kind were
-    trained on (llama.cpp's server has the same), behind other files of the repository. Nothing in these texts becomes
-    a control token. Raises RequestError if the model was not made for filling in."""
-    if (fim := vocab.fim) is None:
-        raise RequestError("suffix needs a model made to fill in text; this vocabulary has no tokens for that.")
-    if files and fim.file < 0:
-        raise RequestError("files needs a model that reads repositories; this vocabulary has no token for a file.")
-
-    def text(*parts: str) -> list[int]:
-        return vocab.tokenize("".join(parts), special=False)
-
-    tokens = vocab.encode([], add_bos=True)
-    if files and fim.repo >= 0:
-        tokens += [fim.repo, *text("repository\n")]
-    for name, content in files.items():
-        tokens += [fim.file, *text(name, "\n", content, "" if content.endswith("\n") else "\n")]
-    if files:
-        tokens.append(fim.file)
-    tokens += [fim.prefix, *text(beginning), fim.suffix, *text(end), fim.middle]
-    written = _text(vocab, tokens)
-    return Prompt(written, (Piece(written, True),)), tuple(tokens)
-
-
-def raw_format() -> Format:
-    """Returns the format in which everything generated is content."""
-    return builtin_families().get("content-only").format
-
-
-def raw_parser() -> TextParser:
-    """Returns a parser of `raw_format`."""
-    return TextParser(raw_format())
+from engine.types.prompt import Piece
 
 
 def tokenize(vocab: Vocab, text: object, *, special: bool, add_bos: bool) -> list[int]:
@@ -67,7 +20,7 @@ def tokenize(vocab: Vocab, text: object, *, special: bool, add_bos: bool) -> lis
 def detokenize(vocab: Vocab, tokens: Iterable[int]) -> str:
     """Returns the text of tokens, control tokens as their texts; bytes that are not UTF-8 become U+FFFD. Raises
     RequestError for a token that the vocabulary does not have."""
-    return _text(vocab, tokens_of(vocab, tokens))
+    return text_of(vocab, tokens_of(vocab, tokens))
 
 
 def tokens_of(vocab: Vocab, tokens: Iterable[int]) -> tuple[int, ...]:
@@ -99,5 +52,6 @@ def check_end(tokens: Sequence[int]) -> None:
         raise RequestError("The prompt ends with a picture or a sound; let text follow it.")
 
 
-def _text(vocab: Vocab, tokens: Iterable[int]) -> str:
+def text_of(vocab: Vocab, tokens: Iterable[int]) -> str:
+    """Returns the text of this vocabulary's tokens; bytes that are not UTF-8 become U+FFFD."""
     return b"".join(map(vocab.token_bytes, tokens)).decode(errors="replace")

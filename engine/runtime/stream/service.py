@@ -12,29 +12,29 @@ from itertools import groupby
 from pathlib import Path
 from typing import Self
 
-from engine.formats.parsing.reader import Piece
-from engine.formats.template.prompt import MediaPiece, Prompt
 from engine.runtime.adapters.adapters import AdapterInfo, AdapterNames, AdaptersLike, DropAdapter, LoadAdapter
 from engine.runtime.cache.control_tokens import ControlTokens
 from engine.runtime.cache.state_file import SavedState, read_state, write_state
 from engine.runtime.cache.token_memory import TurnMemory
+from engine.runtime.guidance.guide import check_constraint
 from engine.runtime.guidance.trial import Controls
 from engine.runtime.loop.backend import Backend, ContextInfo, Vocab
 from engine.runtime.loop.config import LoopOptions
-from engine.runtime.loop.generation import Limits
+from engine.runtime.loop.generation import Limits, NoParser
 from engine.runtime.loop.metrics import Metrics, Tally
 from engine.runtime.loop.request import Reply, TurnRequest, check_fits
 from engine.runtime.loop.runner import LoopHandle, RemoteContext, Runner
 from engine.runtime.media.media import Part, Placed, Tokenized, Unit, has_media, row_tokens, whole
 from engine.runtime.stream.pending import PendingVectors
 from engine.runtime.stream.process import Home
-from engine.runtime.stream.raw import check_end, check_known, known_tokens, raw_parser, tokens_of
+from engine.runtime.stream.raw import check_end, check_known, known_tokens, tokens_of
 from engine.runtime.stream.stream import OutputQueue, Stream
 from engine.runtime.stream.vectors import Embed
 from engine.support.errors import EngineError, QueueFullError, RequestError, shown
 from engine.types.events import Finished
 from engine.types.media import Media
-from engine.types.types import Progress, SamplingParams
+from engine.types.prompt import MediaPiece, Piece, Prompt
+from engine.types.sampling import Progress, SamplingParams
 
 
 def _encoded(vocab: Vocab, pieces: tuple[Piece, ...]) -> tuple[int, ...]:
@@ -205,7 +205,7 @@ class Service:
         check_end(tokens)
         check_fits(len(tokens), self._info.n_ctx)
         if turn.constraint is not None:
-            turn.constraint.check(self._controls)
+            check_constraint(turn.constraint, self._controls)
         limits = self._limits(turn, self._info.n_ctx - len(tokens))
         starts, adapters = self._turn_starts(tokens, turn.prompt), self._adapters.chosen(turn.named, tokens)
         request = replace(turn.crossing(next(self._ids), tokens, limits, starts, adapters), media=media)
@@ -259,7 +259,7 @@ class Service:
             raise RequestError("The prefix is empty; give it at least one token.")
         check_fits(len(tokens), self._info.n_ctx)
         id_ = next(self._ids)
-        turn = TurnRequest(Prompt("", ()), raw_parser, progress=progress, pin=True, state=saved.state)
+        turn = TurnRequest(Prompt("", ()), NoParser, progress=progress, pin=True, state=saved.state)
         request = replace(turn.crossing(id_, tokens, Limits(), (), saved.adapters), media=media)
         stream = self._start(request, OutputQueue(turn, tokens))
         if stream.result().finish_reason != "stop":
@@ -307,7 +307,7 @@ class Service:
         check_known(self._vocab, tokens)
         known_tokens(self._vocab, scored)
         check_fits(len(tokens) + len(scored) - 1, self._info.n_ctx)
-        turn = TurnRequest(Prompt("", ()), raw_parser, SamplingParams(logprobs=top), scored=scored, offline=True)
+        turn = TurnRequest(Prompt("", ()), NoParser, SamplingParams(logprobs=top), scored=scored, offline=True)
         adapters = self._adapters.chosen(named, tokens)
         request = replace(turn.crossing(next(self._ids), tokens, Limits(), (), adapters), media=media)
         return self._start(request, OutputQueue(turn, tokens))

@@ -16,9 +16,11 @@ from engine.runtime.loop.request import Reply, TurnRequest
 from engine.support.display import short
 from engine.support.errors import RequestError
 from engine.support.offloop import keep_awake
+from engine.types.answer_formats import Answer_co
+from engine.types.completion import Completion
 from engine.types.events import Event, fold
+from engine.types.sampling import Logprobs, TokenLogprob
 from engine.types.streams import TwoWayStream
-from engine.types.types import Answer_co, Completion, Logprobs, TokenLogprob
 
 
 def _nothing() -> None: ...

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from engine.formats.template.chat_template import ChatTemplate
-from engine.formats.template.prompt import Prompt
 from engine.support.errors import RequestError, TemplateError
-from engine.types.types import Reasoning
+from engine.types.prompt import Prompt
+from engine.types.sampling import Reasoning
 
 FOLDER = os.environ.get("LLAMA_CPP_TEMPLATES", "")
 TEMPLATES = sorted(Path(FOLDER).glob("*.jinja")) if FOLDER else []

@@ -11,8 +11,9 @@ from parsing_cases import TOOLS, check_order, run, splits
 from engine.formats.families import builtin_families
 from engine.formats.parsing import Parser
 from engine.formats.template.generic import with_generic_tools
+from engine.types.completion import Completion
 from engine.types.events import ContentDelta, fold
-from engine.types.types import Completion, ToolName
+from engine.types.tools import ToolName
 
 FORMS: dict[str, Any] = {
     "a family without calls": "content-only",

@@ -18,7 +18,7 @@ from engine.formats.families.response_template import format_of, given_template,
 from engine.formats.parsing import Parser
 from engine.support.errors import FamilyError
 from engine.types.events import fold
-from engine.types.types import Tool
+from engine.types.tools import Tool
 
 LOOK = Tool(
     name="look",

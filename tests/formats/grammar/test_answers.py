@@ -14,10 +14,11 @@ from typing_extensions import TypedDict
 
 from engine import ChatTemplate, Completion, ContentDelta, Engine, RequestError
 from engine.formats.grammar.response import response_of
-from engine.runtime.guidance.matcher import refusal
+from engine.runtime.guidance import matcher
 from engine.testing.testing import ByteVocab, ScriptedBackend
 from engine.tools import as_tool
-from engine.types.types import GBNF, AllowedTools, Choice, JsonSchema, Lark, Regex, ResponseFormat, ToolName
+from engine.types.answer_formats import GBNF, Choice, JsonSchema, Lark, Regex, ResponseFormat
+from engine.types.tools import AllowedTools, ToolName
 
 
 class City(BaseModel):
@@ -399,7 +400,7 @@ def test_tools_that_are_allowed_are_named() -> None:
     ],
 )
 def test_answers_that_are_no_json_are_checked_too(wanted: Any, content: str, fits: str | None) -> None:
-    response = response_of(wanted, refusal)
+    response = response_of(wanted, matcher)
     assert response is not None
     if fits is not None:
         assert response.read(content) == fits

@@ -17,7 +17,7 @@ from engine.runtime.guidance.matcher import Matcher
 from engine.tools import as_tools
 from engine.tools.formats import FORMATS
 from engine.types.events import fold
-from engine.types.types import Tool
+from engine.types.tools import Tool
 
 PLAIN = ("one call", "no arguments", "two calls", "every JSON type")
 ELSEWHERE = {

@@ -26,7 +26,8 @@ from engine import ChatTemplate, Completion, Engine
 from engine.formats.families import builtin_families
 from engine.support.errors import RequestError
 from engine.testing.testing import ByteVocab, ScriptedBackend
-from engine.types.types import AllowedTools, Choice, Regex, ToolName
+from engine.types.answer_formats import Choice, Regex
+from engine.types.tools import AllowedTools, ToolName
 
 PING: dict[str, Any] = {
     "type": "function",

@@ -22,8 +22,9 @@ from parsing_cases import (
 
 from engine.formats.families import builtin_families
 from engine.formats.parsing import Parser
+from engine.types.completion import Completion
 from engine.types.events import ContentDelta, Event, ReasoningDelta, ToolCallEnd, ToolCallStart, fold
-from engine.types.types import Completion, FinishReason
+from engine.types.sampling import FinishReason
 
 
 def _extent(case: Case) -> tuple[list[int], list[int]]:

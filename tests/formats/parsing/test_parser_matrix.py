@@ -26,9 +26,10 @@ from parsing_cases import (
 )
 
 from engine.formats.families import Format, builtin_families
-from engine.formats.parsing import Parser, Piece
+from engine.formats.parsing import Parser
+from engine.types.completion import Completion
 from engine.types.events import Event, ToolCallEnd, fold
-from engine.types.types import Completion
+from engine.types.prompt import Piece
 
 SOME = ("one call", "reasoning and call", "text after a call", "every JSON type", "reasoning forced open", "content")
 UNMARKED = {"olmo-3": "its calls stand a line each, in no list", "llama-3": "its calls have no markers"}

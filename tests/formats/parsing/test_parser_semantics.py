@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from parsing_cases import TOOLS, run, splits
 
-from engine.formats.parsing import Parser, Piece
+from engine.formats.parsing import Parser
 from engine.support.errors import RequestError
 from engine.types.events import fold
-from engine.types.types import ToolName
+from engine.types.prompt import Piece
+from engine.types.tools import ToolName
 
 JSON = {"json": True}
 DEMANDED = {"tool_choice": "required"}

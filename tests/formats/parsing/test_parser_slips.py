@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import pytest
 from parsing_cases import check_order, run, splits
 
-from engine.formats.parsing import Parser, Piece
+from engine.formats.parsing import Parser
+from engine.types.completion import Completion
 from engine.types.events import Event, fold
-from engine.types.types import Completion
+from engine.types.prompt import Piece
 
 PROPERTIES = {"a": {"type": "string"}, "n": {"type": "integer"}, "o": {"type": "object"}, "l": {"type": "array"}}
 MORE = {"b": {"type": "boolean"}, "x": {"type": "number"}, "u": {"type": ["string", "integer"]}}

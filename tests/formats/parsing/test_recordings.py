@@ -8,8 +8,9 @@ from parsing_cases import check_order
 from recordings import FAMILIES, TOOLS, Recording, load
 
 from engine.formats.families import builtin_families
-from engine.formats.parsing import Parser, Piece
+from engine.formats.parsing import Parser
 from engine.types.events import Event, fold
+from engine.types.prompt import Piece
 
 RECORDINGS = load()
 each = pytest.mark.parametrize("recording", RECORDINGS, ids=lambda item: f"{item['family']}: {item['question']}")

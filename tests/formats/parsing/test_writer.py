@@ -18,10 +18,12 @@ from parsing_cases import TOOLS, canonical, documents, run
 from engine.formats.families import builtin_families
 from engine.formats.parsing import Parser
 from engine.formats.template.chat_template import ChatTemplate
-from engine.formats.template.prompt import Prompt
 from engine.support.errors import TemplateError
+from engine.types.completion import Completion
 from engine.types.events import fold
-from engine.types.types import Completion, Message, ToolCall
+from engine.types.messages import Message
+from engine.types.parts import ToolCall
+from engine.types.prompt import Prompt
 
 FOLDER = os.environ.get("LLAMA_CPP_TEMPLATES", "")
 OWN = sorted((Path(__file__).parents[3] / "templates").glob("*.jinja"))

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.formats.template.affixes import Beginnings, Endings
-from engine.formats.template.markers import Markers, Span
+from engine.formats.template.markers import Markers
+from engine.types.prompt import Span
 
 TEXTS = st.lists(st.text(alphabet="<|ab>é", max_size=6), max_size=8)
 

@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 
 from engine.formats.families import builtin_families
-from engine.formats.parsing import Parser, Piece
+from engine.formats.parsing import Parser
 from engine.formats.template import chat_template
 from engine.formats.template.chat_template import ChatTemplate
 from engine.support.errors import FamilyError, RequestError, TemplateError
 from engine.types.events import fold
-from engine.types.types import Message, ToolCall, ToolName
+from engine.types.messages import Message
+from engine.types.parts import ToolCall
+from engine.types.prompt import Piece
+from engine.types.tools import ToolName
 
 QWEN = (Path(__file__).parents[3] / "templates" / "qwen3.jinja").read_text(encoding="utf-8")
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"city": "Oslo"}'}}

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.formats.template.markers import Markers, Span, merged, overlaps
+from engine.formats.template.markers import Markers, merged, overlaps
+from engine.types.prompt import Span
 
 KNOWN = ("<ab>", "<a", "ab>", "[b]", "a b", "<<")
 TEXTS = st.text(alphabet="<ab>[] ", max_size=8)

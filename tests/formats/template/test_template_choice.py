@@ -11,7 +11,8 @@ from engine.formats.template.generic import written
 from engine.support.errors import RequestError, TemplateError
 from engine.testing.testing import ByteVocab, ScriptedBackend
 from engine.types.events import fold
-from engine.types.types import Message, ToolCall
+from engine.types.messages import Message
+from engine.types.parts import ToolCall
 
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
 CALLS = (

@@ -15,7 +15,9 @@ from engine.formats.template.derive.derivation import derivation
 from engine.formats.template.env import Template
 from engine.support.errors import EngineWarning, TemplateError
 from engine.types.events import fold
-from engine.types.types import Message, Tool, ToolCall
+from engine.types.messages import Message
+from engine.types.parts import ToolCall
+from engine.types.tools import Tool
 
 FRAME = """\
 {%- for tool in tools %}{{ tool | tojson ~ '\n' }}{% endfor -%}

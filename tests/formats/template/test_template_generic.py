@@ -8,7 +8,9 @@ from engine.formats.families import builtin_families
 from engine.formats.parsing import Parser
 from engine.formats.template import generic
 from engine.types.events import fold
-from engine.types.types import Message, Tool, ToolCall
+from engine.types.messages import Message
+from engine.types.parts import ToolCall
+from engine.types.tools import Tool
 
 TOOL = Tool(
     name="look",

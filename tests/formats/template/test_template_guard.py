@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.formats.parsing import Piece
 from engine.formats.template.chat_template import ChatTemplate
 from engine.formats.template.guard import Alphabet, Alphabets, Authored, Guard, Marking, Sparing, absent, words_of
 from engine.formats.template.markers import Markers
-from engine.formats.template.prompt import Prompt
 from engine.support.errors import RequestError, TemplateError
-from engine.types.types import Message, Tool
+from engine.types.messages import Message
+from engine.types.prompt import Piece, Prompt
+from engine.types.tools import Tool
 
 VOCABULARY = frozenset(
     {"<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "[INST]", "<think>", "</think>", "\n\n"}

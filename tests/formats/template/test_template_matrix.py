@@ -12,11 +12,12 @@ from roundtrips import FIXED, SOURCES
 
 from engine.formats.families import builtin_families
 from engine.formats.template.chat_template import ChatTemplate
-from engine.formats.template.prompt import Prompt
 from engine.support import _data
 from engine.support.errors import RequestError, TemplateError
 from engine.types.events import fold
-from engine.types.types import Message, Reasoning
+from engine.types.messages import Message
+from engine.types.prompt import Prompt
+from engine.types.sampling import Reasoning
 
 OWN = [name for name in builtin_families().names() if _data.template_source(name)]
 TEMPLATES = [*(f"own {name}" for name in OWN), *(path.stem for path in SOURCES)]

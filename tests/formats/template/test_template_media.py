@@ -9,12 +9,11 @@ import pytest
 from forging import MEDIA_MARKERS, OURS, SOURCES
 
 from engine import Audio, ChatTemplate, Engine, Image, RequestError
-from engine.formats.parsing.reader import Piece
-from engine.formats.template.prompt import MediaPiece, Prompt
 from engine.testing.testing import ScriptedBackend
 from engine.turns.overflow import kept, shortened
 from engine.turns.reasoning_memory import ReasoningMemory
-from engine.types.types import Message
+from engine.types.messages import Message
+from engine.types.prompt import MediaPiece, Piece, Prompt
 
 CAT, DOG = (Image(np.full((40, 64, 3), value, np.uint8)) for value in (1, 2))
 SONG = Audio(np.zeros(8000, np.float32), 16000)

@@ -11,7 +11,7 @@ from engine.formats.template.chat_template import ChatTemplate
 from engine.formats.template.reasoning import Switch, with_words
 from engine.support.errors import RequestError
 from engine.types.events import fold
-from engine.types.types import Message, Role
+from engine.types.messages import Message, Role
 
 FOLDER = os.environ.get("LLAMA_CPP_TEMPLATES", "")
 ASKED: list[Any] = [{"role": "user", "content": "Why?"}]

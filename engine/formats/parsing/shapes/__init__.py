@@ -13,7 +13,7 @@ from engine.formats.parsing.shapes.json_calls import JsonShape
 from engine.formats.parsing.shapes.pythonic import PythonicShape
 from engine.formats.parsing.shapes.section import Section
 from engine.formats.parsing.shapes.tagged import TaggedArgumentsShape, TaggedJsonShape
-from engine.types.types import Tool
+from engine.types.tools import Tool
 
 _OBJECTS = re.compile(r"\[?\s*\{")
 _MAYBE_OBJECTS = re.compile(r"\[?\s*")

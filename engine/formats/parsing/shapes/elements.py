@@ -36,7 +36,7 @@ from engine.formats.parsing.reader import CONTROL, Reader, Reading, Spelling, co
 from engine.formats.parsing.shapes.pythonic import LiteralReader, Write
 from engine.formats.parsing.shapes.section import Section
 from engine.tools import DEEPEST, json_value
-from engine.types.types import Tool
+from engine.types.tools import Tool
 
 _CONSTANTS = {"None": "null", "True": "true", "False": "false"}
 _BARE = re.compile(rf"[^,{{}}\[\]:<{CONTROL}]+")

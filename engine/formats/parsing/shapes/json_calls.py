@@ -12,7 +12,7 @@ from engine.formats.parsing.json_reader import LONE_SURROGATE, JsonReader, Outco
 from engine.formats.parsing.reader import WINDOW, Reading, compiled
 from engine.formats.parsing.shapes.pythonic import LiteralReader
 from engine.formats.parsing.shapes.section import Section
-from engine.types.types import Tool
+from engine.types.tools import Tool
 
 WRAPPERS = ("function", "tool_call")
 _NEXT = re.compile(r"\s*[;,]?\s*\{")

@@ -33,7 +33,7 @@ from engine.formats.parsing.json_reader import Outcome
 from engine.formats.parsing.reader import CONTROL, WINDOW, Reader, Reading
 from engine.formats.parsing.shapes.section import Section
 from engine.tools import DEEPEST
-from engine.types.types import Tool
+from engine.types.tools import Tool
 
 _WORD = re.compile(r"[\w.+\-]+")
 _WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}

@@ -32,7 +32,7 @@ from engine.formats.parsing.reader import WINDOW, Markers, Reader, Reading, Spel
 from engine.formats.parsing.shapes.json_calls import JsonShape
 from engine.formats.parsing.shapes.pythonic import PythonNotation
 from engine.formats.parsing.shapes.section import Section
-from engine.types.types import Tool
+from engine.types.tools import Tool
 
 
 class TaggedJsonShape:

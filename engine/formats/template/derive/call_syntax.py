@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.formats.families import ToolSyntax
-from engine.formats.template.conversation import as_mapping
 from engine.formats.template.derive.probes import IDS, KEYS, NAME, NUMBER, TAG, VALUES, common_end
 from engine.formats.template.prompt import common
+from engine.types.conversation import as_mapping
 
 LONGEST_MARK = 200
 """The longest plausible marker, in characters: a longer one is ordinary text."""

@@ -31,7 +31,7 @@ from engine.formats.template.env import Template
 from engine.formats.template.generic import written
 from engine.formats.template.prompt import common
 from engine.types.events import fold
-from engine.types.types import ToolCall
+from engine.types.parts import ToolCall
 
 _ATOM = re.compile(TAG.pattern + r"|\s+|\w+|.")
 _NET = "think"

@@ -12,7 +12,7 @@ from engine.formats.template.env import Template, values
 from engine.formats.template.prompt import common
 from engine.formats.template.renderer import TemplateStoppedError
 from engine.support.errors import TemplateError
-from engine.types.types import Tool
+from engine.types.tools import Tool
 
 ASK, SAID, WHY, LATER, RESULT = "ASKQTEXT", "SAIDQTEXT", "WHYQTEXT", "LATERQTEXT", "RESULTQTEXT"
 NAME = "zq_first"

@@ -5,9 +5,10 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from engine.formats.families import Format
 from engine.support.errors import RequestError
-from engine.types.types import Completion, DocumentLike, Message, MessagesLike, Reasoning
+from engine.types.completion import Completion
+from engine.types.messages import DocumentLike, Message, MessagesLike
+from engine.types.sampling import Reasoning
 
 
 def conversation_of(messages: MessagesLike) -> tuple[Message, ...]:
@@ -161,38 +162,8 @@ def with_answer(messages: Sequence[Message], completion: Completion) -> tuple[Me
     """Returns the conversation with an answer, which may continue its last message."""
     *before, last = messages
     if last.role == "assistant":
-        return (*before, last.continued(completion))
+        return (*before, last.continued(completion.parts))
     return (*messages, completion.message)
-
-
-def without_inline_reasoning(message: Message, format_: Format) -> Message:
-    """Move reasoning that an assistant message's content begins with, in the family's markers, to its own field.
-
-    Callers who send raw output back, including markers, mean that; an output cut off inside its reasoning has no
-    closing marker. A message that already has `reasoning` is not changed.
-    """
-    syntax = format_.reasoning
-    if message.role != "assistant" or message.reasoning is not None or not message.content or not syntax:
-        return message
-    opening, closing = syntax.open.strip(), syntax.close.strip()
-    if format_.channels or not opening or not closing:
-        return message
-    head, closed, rest = message.content.partition(closing)
-    bare = head.lstrip()
-    if bare.startswith(opening):
-        inside = bare[len(opening) :]
-    elif closed and syntax.forced_open and opening not in head:
-        inside = head
-    else:
-        return message
-    beside = (syntax.open.partition(opening)[2], *syntax.close.split(closing, 1))
-    return message.model_copy(
-        update={
-            "reasoning": inside.removeprefix(beside[0]).removesuffix(beside[1]),
-            "content": rest.removeprefix(beside[2]).lstrip("\n"),
-            "parts": (),
-        }
-    )
 
 
 def as_mapping(value: object) -> Mapping[str, Any] | None:

@@ -1,0 +1,131 @@
+"""One complete assistant turn, and what it cost."""
+
+from collections.abc import Mapping
+from typing import Any, Generic, cast
+
+from pydantic import computed_field, model_validator
+
+from engine.support.display import Block, ending, figures, page_html, page_markdown, record_html, short
+from engine.types.answer_formats import Answer_co
+from engine.types.blocks import part_blocks
+from engine.types.messages import Message
+from engine.types.parts import Part, Record, ToolCall, calls_in, content_of, reasoning_of
+from engine.types.sampling import FinishReason, Limit, TokenLogprob, logprobs_html
+
+
+class Usage(Record):
+    """Counts and times of one request. Times are seconds; a speed is None until there is something to measure.
+
+    `drafted_tokens` were guessed ahead (speculation), of which `accepted_tokens` were right; `undrafted_tokens` were
+    drawn without a guess, because guesses did not pay. `dropped_messages` were left out of the prompt
+    (`overflow="truncate_oldest"`), `shortened_results` are in it only in part (`overflow="shorten_results"`).
+    `limit` is what cut off an answer that ended by "length": `max_tokens`, or the end of the context.
+    """
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    time_to_first_token: float | None = None
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    undrafted_tokens: int = 0
+    dropped_messages: int = 0
+    shortened_results: int = 0
+    limit: Limit | None = None
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+    def _repr_html_(self) -> str:
+        return record_html(self)
+
+    @property
+    def decode_tokens_per_second(self) -> float | None:
+        return (self.completion_tokens - 1) / self.decode_seconds if self.decode_seconds > 0 else None
+
+
+class Completion(Record, Generic[Answer_co]):
+    """One complete assistant turn: the fold of its events.
+
+    `reasoning` joins its spans with newlines, `content` joins its spans directly; each is "" if there is none. `parts`
+    has the same in the order written. `logprobs` has the drawn tokens, including the end token, if they were requested;
+    no event has them. `parsed` is the answer converted as `response_format` requires; `parse_error` says why it is
+    None. `Completion[Invoice]` is one whose `parsed` is an `Invoice`, or None.
+    """
+
+    parts: tuple[Part, ...] = ()
+    finish_reason: FinishReason = "stop"
+    usage: Usage | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    parsed: Answer_co | None = None
+    parse_error: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_dump(cls, value: object) -> object:
+        """Drop the computed fields of a `model_dump`, or make the parts from them."""
+        if not isinstance(value, Mapping):
+            return value
+        data = dict(cast("Mapping[str, Any]", value))
+        flat = {name: data.pop(name, None) for name in ("reasoning", "content", "tool_calls")}
+        if "parts" not in data and any(flat.values()):
+            texts = [{"type": "reasoning", "text": flat["reasoning"]}, {"type": "text", "text": flat["content"]}]
+            calls = [{"type": "tool_call", **call} for call in flat["tool_calls"] or ()]
+            data["parts"] = [*(part for part in texts if part["text"]), *calls]
+        return data
+
+    @computed_field(repr=False)
+    @property
+    def reasoning(self) -> str:
+        return reasoning_of(self.parts)
+
+    @computed_field(repr=False)
+    @property
+    def content(self) -> str:
+        return content_of(self.parts)
+
+    @computed_field(repr=False)
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return calls_in(self.parts)
+
+    @property
+    def message(self) -> Message:
+        """This turn as a message for the history, with nothing lost, not even reasoning."""
+        return Message(
+            role="assistant",
+            content=self.content,
+            reasoning=self.reasoning or None,
+            tool_calls=self.tool_calls,
+            parts=self.parts,
+        )
+
+    def __repr__(self) -> str:
+        """Returns a short form for interactive use; `str` shows every field."""
+        told = [f"finish_reason={self.finish_reason!r}"]
+        told += [f"{name}={short(text)!r}" for name in ("reasoning", "content") if (text := getattr(self, name))]
+        told += [f"tool_calls={[call.name for call in self.tool_calls]}"] if self.tool_calls else []
+        told += [f"completion_tokens={self.usage.completion_tokens}"] if self.usage else []
+        return f"Completion({', '.join(told)})"
+
+    def _repr_html_(self) -> str:
+        footer = figures([self.usage]) if self.usage else ""
+        details = logprobs_html(self.logprobs) if self.logprobs else ""
+        return page_html(blocks_of(self), footer, details)
+
+    def _repr_markdown_(self) -> str:
+        return page_markdown(blocks_of(self), figures([self.usage]) if self.usage else "")
+
+
+def blocks_of(completion: Completion) -> list[Block]:
+    """Returns the parts of a turn for display, and a notice if it ended abnormally."""
+    blocks = part_blocks(completion.parts)
+    if completion.finish_reason not in ("stop", "tool_calls"):
+        blocks.append(Block("notice", ending(completion.finish_reason, completion.usage), failed=True))
+    if completion.parse_error:
+        blocks.append(Block("notice", completion.parse_error, failed=True))
+    return blocks
