@@ -1,17 +1,16 @@
 """`Engine`: the class that users work with. Every method only calls the packages below."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from engine.agent import Run, RunInput, RunStream, Transcript, run_options, stream_run
-from engine.api import loading
+from engine.api import batch_generate, loading
 from engine.api.adapters import AdapterLoader, AdapterSource
 from engine.api.explain import Explanation, explain_turn
 from engine.api.inspect import Inspection, engine_facts, inspect_model
 from engine.api.loading import Loaded, Reading
-from engine.api.many import ManyAnswers
 from engine.formats.families import Family, FamilyLike, ResponseTemplateLike
 from engine.formats.template.chat_template import ChatTemplate
 from engine.isolated.parent import IsolatedContext, IsolatedModel
@@ -21,9 +20,11 @@ from engine.runtime.adapters.adapters import AdapterInfo
 from engine.runtime.loop.backend import Backend
 from engine.runtime.loop.config import LoopOptions
 from engine.runtime.loop.metrics import Metrics
+from engine.runtime.stream.pending import PendingVectors
+from engine.runtime.stream.raw import detokenize, tokenize
 from engine.runtime.stream.service import PinnedPrefix, Service, Stream
 from engine.support.display import page_markdown, table_html, visible
-from engine.support.errors import MissingTemplateError, RequestError
+from engine.support.errors import EngineError, MissingTemplateError, NotCopied, RequestError
 from engine.support.offloop import off_loop
 from engine.support.reload import tell_open
 from engine.tools import RunTool, Toolbox, ToolLike
@@ -31,16 +32,21 @@ from engine.turns.conversation import Conversation
 from engine.turns.options import (
     ChoicesArguments,
     ContextLoadOptions,
+    EmbedOptions,
     FreeAgentOptions,
     FreeRawOptions,
     FreeTurnOptions,
     LoadOptions,
+    RerankOptions,
+    ScoreOptions,
     TurnOptions,
     check_arguments,
     checked,
     settings,
 )
+from engine.turns.scoring import Classification, Score, Scorer, TextOrTokens, classification
 from engine.turns.turns import Turns
+from engine.turns.vectors import Embedder, Ranked, matrix, ranking
 from engine.types.answer_formats import Answer, ResponseFormatLike
 from engine.types.completion import Completion
 from engine.types.conversation import check_last, conversation_of
@@ -48,13 +54,21 @@ from engine.types.messages import MessagesLike
 from engine.types.prompt import Piece, Prompt
 from engine.types.streams import Starting
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
-class Engine(ManyAnswers):
+
+class Engine(NotCopied):
     """A loaded model, ready for turns; made by `Engine.load`. A context manager; thread-safe.
 
     Without a GGUF, for tests: `Engine(ScriptedBackend(...), ChatTemplate(None, family="qwen3"))`; the engine then owns
     the backend and closes it, and so a second one that guesses ahead (`draft=`, with `LoopOptions(draft_max=...)`).
     """
+
+    _instead = (
+        "The model lives in this process: share the object, which is thread-safe, and in another process call "
+        "Engine.load(...) there."
+    )
 
     def __init__(
         self,
@@ -69,9 +83,14 @@ class Engine(ManyAnswers):
     ) -> None:
         service = Service(backend, options, draft)
         turns = Turns(service, template, seed, options and options.media_urls)
-        super().__init__(service, turns, None if model is None else model.info)
+        self._service = service
+        self._turns = turns
         self._model = model
-        self._adapters = AdapterLoader(self._service, adapters, self.close)
+        self._adapters = AdapterLoader(service, adapters, self.close)
+        self.scorer = Scorer(service)
+        """What `score` and `classify` ask for log-probabilities."""
+        self.embedder = Embedder.of(service, None if model is None else model.info)
+        """What `embed` and `rerank` ask for vectors."""
 
     @classmethod
     def load(
@@ -424,6 +443,103 @@ class Engine(ManyAnswers):
         """The loaded adapters by name."""
         return self._service.adapters
 
+    @overload
+    def generate(
+        self,
+        rows: Sequence[batch_generate.Row],
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        on_error: Literal["raise"] = "raise",
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> list[Completion[Answer]]: ...
+    @overload
+    def generate(
+        self,
+        rows: Sequence[batch_generate.Row],
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        on_error: Literal["return"],
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> list[Completion[Answer] | EngineError]: ...
+    def generate(
+        self,
+        rows: Sequence[batch_generate.Row],
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        on_error: batch_generate.OnError = "raise",
+        **options: Unpack[TurnOptions],
+    ) -> Any:
+        """Run many turns at once and return the answers in order; load with `n_sequences=8` to decode eight together.
+
+        A row is a conversation, or a pair of a conversation and its own options. Since nobody reads along, waiting
+        prompts are evaluated before running answers continue: this is faster in total than as many streams. With
+        `on_error="return"` a row's error takes the place of its answer; otherwise the first error is raised, with a
+        note that names the row, and the other rows are cancelled. Raises what `stream` raises.
+        """
+        return batch_generate.generate(
+            self._turns.batch_starter(tools, options), rows, self._service.capacity, on_error
+        )
+
+    def generate_iter(
+        self,
+        rows: Iterable[batch_generate.Row],
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> Generator[tuple[int, Completion[Answer] | EngineError]]:
+        """Yields pairs of a row's number and its answer, or its error, as rows of any iterable finish. At most twice
+        `n_sequences` rows are taken and run at a time; leaving the loop cancels them."""
+        start = self._turns.batch_starter(tools, {**options, "response_format": response_format})
+        return batch_generate.generate_iter(start, rows, self._service.room)
+
+    @overload
+    async def agenerate(
+        self,
+        rows: Sequence[batch_generate.Row],
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        on_error: Literal["raise"] = "raise",
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> list[Completion[Answer]]: ...
+    @overload
+    async def agenerate(
+        self,
+        rows: Sequence[batch_generate.Row],
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        on_error: Literal["return"],
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> list[Completion[Answer] | EngineError]: ...
+    async def agenerate(
+        self,
+        rows: Sequence[batch_generate.Row],
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        on_error: batch_generate.OnError = "raise",
+        **options: Unpack[TurnOptions],
+    ) -> Any:
+        """`generate` for an event loop; cancelling the task stops all rows."""
+        return await batch_generate.agenerate(
+            self._turns.batch_starter(tools, options), rows, self._service.room, on_error
+        )
+
+    def agenerate_iter(
+        self,
+        rows: Iterable[batch_generate.Row],
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeTurnOptions],
+    ) -> AsyncGenerator[tuple[int, Completion[Answer] | EngineError]]:
+        """`generate_iter` for an event loop: `async for number, answer in llm.agenerate_iter(rows)`."""
+        start = self._turns.batch_starter(tools, {**options, "response_format": response_format})
+        return batch_generate.agenerate_iter(start, rows, self._service.room)
+
     def run(
         self,
         messages: RunInput,
@@ -478,6 +594,84 @@ class Engine(ManyAnswers):
             messages = conversation_of(messages)
             check_last(messages, generates=True, continues=own.get("continue_final_message", False))
         return stream_run(turn, messages, toolbox, policy, frozenset(self._service.info.media))
+
+    def tokenize(self, text: str, *, special: bool = True, add_bos: bool = False) -> list[int]:
+        """Returns the tokens of a text. `special`: control-token text becomes control tokens; `add_bos`: put the BOS
+        token first, if this model's prompts have one."""
+        self._service.check()
+        return tokenize(self._service.vocab, text, special=special, add_bos=add_bos)
+
+    def detokenize(self, tokens: Iterable[int]) -> str:
+        """Returns the text of tokens, including control tokens; invalid UTF-8 becomes U+FFFD. Raises RequestError for a
+        token that the model does not have."""
+        self._service.check()
+        return detokenize(self._service.vocab, tokens)
+
+    def embed(self, texts: str | Iterable[str | Sequence[int]], **options: Unpack[EmbedOptions]) -> "NDArray[Any]":
+        """Returns the vector of a text, shape (d,), or of several, shape (n, d), as float32; see `EmbedOptions`. An
+        embedding model makes them, or, far worse, a chat model, in a context of its own. Raises RequestError for what
+        is not valid, ContextOverflowError if the context does not fit into memory, EngineError if closed."""
+        return matrix(self.embedder.start(texts, options).result(), options, one=isinstance(texts, str))
+
+    async def aembed(
+        self, texts: str | Iterable[str | Sequence[int]], **options: Unpack[EmbedOptions]
+    ) -> "NDArray[Any]":
+        """`embed` for an event loop; cancelling the task cancels the request."""
+        pending = await off_loop(lambda: self.embedder.start(texts, options), PendingVectors.cancel)
+        return matrix(await pending, options, one=isinstance(texts, str))
+
+    def rerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
+        """Returns the places and scores of the documents, the best answer to the query first; see `RerankOptions`.
+        Needs a reranking model. Raises what `embed` raises."""
+        return ranking(self.embedder.start_rank(query, documents, options).result(), options)
+
+    async def arerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
+        """`rerank` for an event loop; cancelling the task cancels the request."""
+        pending = await off_loop(lambda: self.embedder.start_rank(query, documents, options), PendingVectors.cancel)
+        return ranking(await pending, options)
+
+    def score(
+        self, prompt: TextOrTokens | Prompt, continuations: Sequence[TextOrTokens], **options: Unpack[ScoreOptions]
+    ) -> list[Score]:
+        """Returns how likely each continuation is after a prompt, in order; texts or tokens. The prompt is read once,
+        `n_sequences` continuations at a time. With `special`, control-token text in the prompt becomes control tokens,
+        as in a prompt that was rendered; else a text stays a text. The model's BOS token is put before a text. A prompt
+        that `Engine.render` returned may have pictures and sounds in it. Raises
+        RequestError for what is not text or tokens, or if nothing stands before the first token that is scored,
+        ContextOverflowError for more tokens than a conversation holds, EngineError if the engine is closed."""
+        given = checked(options, ScoreOptions)
+        pairs = self.scorer.pairs(prompt, continuations, special=given.get("special", False))
+        return self.scorer.scores(pairs, given.get("adapters"), self.scorer.media(prompt))
+
+    async def ascore(
+        self, prompt: TextOrTokens | Prompt, continuations: Sequence[TextOrTokens], **options: Unpack[ScoreOptions]
+    ) -> list[Score]:
+        """`score` for an event loop."""
+        return await off_loop(lambda: self.score(prompt, continuations, **options), bool)
+
+    def classify(
+        self,
+        messages: MessagesLike,
+        labels: Sequence[str],
+        tools: Sequence[ToolLike] | None = None,
+        **options: Unpack[TurnOptions],
+    ) -> Classification:
+        """Returns which of these labels the model would answer, with their probabilities among one another; nothing is
+        generated, and there is no reasoning. Ask for one of the labels in the messages; of two of which one begins the
+        other, the shorter wins. Raises what `score` and `stream` raise."""
+        tokens, media = self._turns.answer_prefix(messages, tools, options)
+        pairs = self.scorer.labels(tokens, labels)
+        return classification(labels, self.scorer.scores(pairs, options.get("adapters"), media))
+
+    async def aclassify(
+        self,
+        messages: MessagesLike,
+        labels: Sequence[str],
+        tools: Sequence[ToolLike] | None = None,
+        **options: Unpack[TurnOptions],
+    ) -> Classification:
+        """`classify` for an event loop."""
+        return await off_loop(lambda: self.classify(messages, labels, tools, **options), bool)
 
     def render(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]

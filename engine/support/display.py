@@ -152,7 +152,7 @@ class Span:
 
 
 class UsageLike(Protocol):
-    """The counts of one turn, as `engine.types.types.Usage` has them."""
+    """The counts of one turn, as `engine.types.Usage` has them."""
 
     @property
     def prompt_tokens(self) -> int: ...

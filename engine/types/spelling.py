@@ -1,4 +1,4 @@
-"""Converts messages from the forms that callers use into the fields of `engine.types.types.Message`."""
+"""Converts messages from the forms that callers use into the fields of `engine.types.Message`."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -28,7 +28,7 @@ from engine.runtime.loop.loop import Loop  # noqa: E402
 from engine.testing.testing import ByteVocab, ScriptedBackend  # noqa: E402
 
 PACKAGE = str(ROOT / "engine")
-DOUBLE = str(ROOT / "engine" / "testing.py")
+DOUBLE = str(ROOT / "engine" / "testing")
 TOKENS = 64
 QUESTIONS = ("What is the capital of France?", "Why is the sky blue?", "Name three rivers.", "Who wrote Faust?")
 
@@ -53,7 +53,12 @@ class Calls:
 
     def _note(self, frame: FrameType, event: str, _argument: object) -> None:
         code = frame.f_code
-        if self.on and event == "call" and code.co_filename.startswith(PACKAGE) and code.co_filename != DOUBLE:
+        if (
+            self.on
+            and event == "call"
+            and code.co_filename.startswith(PACKAGE)
+            and not code.co_filename.startswith(DOUBLE)
+        ):
             name = code.co_filename.removeprefix(PACKAGE)[1:]
             self.counts[name, code.co_firstlineno, code.co_qualname] += 1
 

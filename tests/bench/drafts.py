@@ -30,7 +30,7 @@ from measuring import by_turns, ratio, words  # noqa: E402
 from model_files import copied  # noqa: E402
 
 from engine import Completion, Engine  # noqa: E402
-from engine.api.many import Row  # noqa: E402
+from engine.api.batch_generate import Row  # noqa: E402
 from engine.support import _data  # noqa: E402
 
 GREEDY: dict[str, Any] = {"temperature": 0}

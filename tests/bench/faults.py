@@ -215,13 +215,8 @@ def main() -> None:
     parser.add_argument("--trusting", action="store_true", help="do not run the tests without a fault first")
     parser.add_argument("--file", type=Path, default=Path(__file__).with_suffix(".toml"), help="other faults")
     parser.add_argument("--texts", action="store_true", help="only see whether each text stands in its file once")
-    parser.add_argument("--texts", action="store_true", help="only see whether each text stands in its file once")
     given = parser.parse_args()
     chosen = faults(given.file, given.only)
-    if given.texts:
-        wrong = misplaced(chosen)
-        print(*wrong, f"{len(chosen) - len(wrong)} of {len(chosen)} texts stand once", sep="\n")
-        sys.exit(bool(wrong))
     if given.texts:
         wrong = misplaced(chosen)
         print(*wrong, f"{len(chosen) - len(wrong)} of {len(chosen)} texts stand once", sep="\n")

@@ -341,4 +341,4 @@ def test_a_transport_under_a_client_of_ones_own() -> None:
 
 def test_the_former_home_of_the_client_of_other_servers_names_the_new_one() -> None:
     with pytest.raises(ImportError, match="from engine import remote"):
-        from engine.openai import chat  # noqa: F401
+        from engine.openai import chat  # noqa: F401  # pyright: ignore[reportUnusedImport]

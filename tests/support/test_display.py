@@ -41,7 +41,7 @@ from engine import (
     Usage,
 )
 from engine.agent.transcript import RunEnd
-from engine.api.many import Answers
+from engine.api.batch_generate import Answers
 from engine.support.colouring import coloured, laid_out
 from engine.support.display import (
     COPY,

@@ -5,16 +5,12 @@ from contextlib import aclosing, closing
 from functools import partial
 from operator import itemgetter
 from queue import SimpleQueue
-from typing import Any, Literal, TypeAlias, Unpack, cast, overload
+from typing import Any, Literal, TypeAlias, cast
 
-from engine.api.measures import Measures
 from engine.runtime.stream.stream import Stream
 from engine.support.display import short, table_html
 from engine.support.errors import EngineError, QueueFullError, RequestError
 from engine.support.offloop import off_loop
-from engine.tools import ToolLike
-from engine.turns.options import FreeTurnOptions, TurnOptions
-from engine.types.answer_formats import Answer, ResponseFormatLike
 from engine.types.completion import Completion
 from engine.types.messages import Message, MessagesLike
 
@@ -177,100 +173,3 @@ def _judged(error: EngineError, number: int, on_error: OnError) -> EngineError:
     if on_error == "raise":
         raise error
     return error
-
-
-class ManyAnswers(Measures):
-    """The methods of `Engine` that answer many conversations at once."""
-
-    @overload
-    def generate(
-        self,
-        rows: Sequence[Row],
-        tools: Sequence[ToolLike] | None = None,
-        *,
-        on_error: Literal["raise"] = "raise",
-        response_format: ResponseFormatLike[Answer] = None,
-        **options: Unpack[FreeTurnOptions],
-    ) -> list[Completion[Answer]]: ...
-    @overload
-    def generate(
-        self,
-        rows: Sequence[Row],
-        tools: Sequence[ToolLike] | None = None,
-        *,
-        on_error: Literal["return"],
-        response_format: ResponseFormatLike[Answer] = None,
-        **options: Unpack[FreeTurnOptions],
-    ) -> list[Completion[Answer] | EngineError]: ...
-    def generate(
-        self,
-        rows: Sequence[Row],
-        tools: Sequence[ToolLike] | None = None,
-        *,
-        on_error: OnError = "raise",
-        **options: Unpack[TurnOptions],
-    ) -> Any:
-        """Run many turns at once and return the answers in order; load with `n_sequences=8` to decode eight together.
-
-        A row is a conversation, or a pair of a conversation and its own options. Since nobody reads along, waiting
-        prompts are evaluated before running answers continue: this is faster in total than as many streams. With
-        `on_error="return"` a row's error takes the place of its answer; otherwise the first error is raised, with a
-        note that names the row, and the other rows are cancelled. Raises what `stream` raises.
-        """
-        return generate(self._turns.batch_starter(tools, options), rows, self._service.capacity, on_error)
-
-    def generate_iter(
-        self,
-        rows: Iterable[Row],
-        tools: Sequence[ToolLike] | None = None,
-        *,
-        response_format: ResponseFormatLike[Answer] = None,
-        **options: Unpack[FreeTurnOptions],
-    ) -> Generator[tuple[int, Completion[Answer] | EngineError]]:
-        """Yields pairs of a row's number and its answer, or its error, as rows of any iterable finish. At most twice
-        `n_sequences` rows are taken and run at a time; leaving the loop cancels them."""
-        start = self._turns.batch_starter(tools, {**options, "response_format": response_format})
-        return generate_iter(start, rows, self._service.room)
-
-    @overload
-    async def agenerate(
-        self,
-        rows: Sequence[Row],
-        tools: Sequence[ToolLike] | None = None,
-        *,
-        on_error: Literal["raise"] = "raise",
-        response_format: ResponseFormatLike[Answer] = None,
-        **options: Unpack[FreeTurnOptions],
-    ) -> list[Completion[Answer]]: ...
-    @overload
-    async def agenerate(
-        self,
-        rows: Sequence[Row],
-        tools: Sequence[ToolLike] | None = None,
-        *,
-        on_error: Literal["return"],
-        response_format: ResponseFormatLike[Answer] = None,
-        **options: Unpack[FreeTurnOptions],
-    ) -> list[Completion[Answer] | EngineError]: ...
-    async def agenerate(
-        self,
-        rows: Sequence[Row],
-        tools: Sequence[ToolLike] | None = None,
-        *,
-        on_error: OnError = "raise",
-        **options: Unpack[TurnOptions],
-    ) -> Any:
-        """`generate` for an event loop; cancelling the task stops all rows."""
-        return await agenerate(self._turns.batch_starter(tools, options), rows, self._service.room, on_error)
-
-    def agenerate_iter(
-        self,
-        rows: Iterable[Row],
-        tools: Sequence[ToolLike] | None = None,
-        *,
-        response_format: ResponseFormatLike[Answer] = None,
-        **options: Unpack[FreeTurnOptions],
-    ) -> AsyncGenerator[tuple[int, Completion[Answer] | EngineError]]:
-        """`generate_iter` for an event loop: `async for number, answer in llm.agenerate_iter(rows)`."""
-        start = self._turns.batch_starter(tools, {**options, "response_format": response_format})
-        return agenerate_iter(start, rows, self._service.room)
