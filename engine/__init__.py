@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     )
     from engine.tools import ToolContext, ToolLike, as_tool, as_tools
     from engine.turns.conversation import Conversation
+    from engine.turns.embedding import Ranked
     from engine.turns.options import AgentOptions, LoadOptions, RawOptions, TurnOptions
     from engine.turns.scoring import Classification, Score
-    from engine.turns.vectors import Ranked
     from engine.types.answer_formats import GBNF, Choice, JsonSchema, Lark, Regex, ResponseFormat, ResponseFormatLike
     from engine.types.completion import Completion, Usage
     from engine.types.events import (
@@ -193,7 +193,7 @@ _MODULES = {
     "engine.types": "AllowedTools Choice Completion FinishReason GBNF JsonSchema Lark Message MessagesLike Part "
     "ReasoningPart Regex ResponseFormat ResponseFormatLike Role SamplingParams TextPart TokenLogprob Tool ToolCall "
     "ToolChoice ToolName Usage",
-    "engine.turns.vectors": "Ranked",
+    "engine.turns.embedding": "Ranked",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -33,7 +33,7 @@ class Job:
     work: Tool | ToolOutcome
 
 
-class Book(Protocol):
+class CallLog(Protocol):
     """Records what happens to the calls, and makes their contexts. Its methods may be called from any thread."""
 
     @property
@@ -68,13 +68,13 @@ class Book(Protocol):
 Answered: TypeAlias = tuple[Job, ToolOutcome]
 
 
-def answers(jobs: Sequence[Job], options: RunOptions, book: Book) -> Generator[Answered, None, None]:
+def answers(jobs: Sequence[Job], options: RunOptions, book: CallLog) -> Generator[Answered, None, None]:
     """Yields the outcomes of the calls, in their order; calls that had not begun when the run was cancelled have none.
     Raises CallbackError for a callback that fails."""
     return _threaded(jobs, options, book) if options.needs_threads else _direct(jobs, options, book)
 
 
-async def answers_async(jobs: Sequence[Job], options: RunOptions, book: Book) -> AsyncGenerator[Answered, None]:
+async def answers_async(jobs: Sequence[Job], options: RunOptions, book: CallLog) -> AsyncGenerator[Answered, None]:
     """Same as `answers`, on an event loop. If left early, cancels async tools and waits for them; threads go on."""
     step = _Step(options, book)
     tasks = [asyncio.create_task(step.outcome(job)) for job in jobs]
@@ -90,7 +90,7 @@ async def answers_async(jobs: Sequence[Job], options: RunOptions, book: Book) ->
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _direct(jobs: Sequence[Job], options: RunOptions, book: Book) -> Generator[Answered, None, None]:
+def _direct(jobs: Sequence[Job], options: RunOptions, book: CallLog) -> Generator[Answered, None, None]:
     for job in jobs:
         if book.cancelled or (outcome := _run_here(job, options, book)) is None:
             return
@@ -99,7 +99,7 @@ def _direct(jobs: Sequence[Job], options: RunOptions, book: Book) -> Generator[A
         yield job, outcome
 
 
-def _run_here(job: Job, options: RunOptions, book: Book) -> ToolOutcome | None:
+def _run_here(job: Job, options: RunOptions, book: CallLog) -> ToolOutcome | None:
     """Returns what the model reads; None if the run was cancelled before the call began."""
     if (outcome := _outcome_so_far(job)) is not None:
         return outcome
@@ -121,19 +121,19 @@ def _run_here(job: Job, options: RunOptions, book: Book) -> ToolOutcome | None:
         book.returned(job)
 
 
-def save(book: Book) -> None:
+def save(book: CallLog) -> None:
     """Save the transcript as it is now, if the run has `save=`. Raises CallbackError."""
     if (work := book.save()) is not None:
         call("save", work)
 
 
-async def save_async(book: Book) -> None:
+async def save_async(book: CallLog) -> None:
     """Same as `save`, on an event loop."""
     if (work := book.save()) is not None:
         await call_async("save", work)
 
 
-def _threaded(jobs: Sequence[Job], options: RunOptions, book: Book) -> Generator[Answered, None, None]:
+def _threaded(jobs: Sequence[Job], options: RunOptions, book: CallLog) -> Generator[Answered, None, None]:
     """Yields the outcomes from an event loop in a thread of its own."""
     out: queue.SimpleQueue[Answered | BaseException | None] = queue.SimpleQueue()
     started: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
@@ -197,7 +197,7 @@ def _decision(job: Job, approve: object, decision: object) -> ToolOutcome | str 
     )
 
 
-def _edited(job: Job, book: Book, arguments: str | None) -> str:
+def _edited(job: Job, book: CallLog, arguments: str | None) -> str:
     """Returns the arguments of an approved call, and records those that `approve` replaced."""
     if arguments is None:
         return job.call.arguments
@@ -208,7 +208,7 @@ def _edited(job: Job, book: Book, arguments: str | None) -> str:
 class _Step:
     """Runs the calls of one turn on an event loop."""
 
-    def __init__(self, options: RunOptions, book: Book) -> None:
+    def __init__(self, options: RunOptions, book: CallLog) -> None:
         self._options = options
         self._book = book
         self._asking = asyncio.Lock()

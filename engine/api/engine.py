@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from engine.agent import Run, RunInput, RunStream, Transcript, run_options, stream_run
 from engine.api import batch_generate, loading
-from engine.api.adapters import AdapterLoader, AdapterSource
+from engine.api.adapter_loader import AdapterLoader, AdapterSource
 from engine.api.explain import Explanation, explain_turn
 from engine.api.inspect import Inspection, engine_facts, inspect_model
-from engine.api.loading import Loaded, Reading
+from engine.api.loading import Loaded, TemplateChoice
 from engine.formats.families import Family, FamilyLike, ResponseTemplateLike
 from engine.formats.template.chat_template import ChatTemplate
 from engine.isolated.parent import IsolatedContext, IsolatedModel
@@ -29,6 +29,7 @@ from engine.support.offloop import off_loop
 from engine.support.reload import tell_open
 from engine.tools import RunTool, Toolbox, ToolLike
 from engine.turns.conversation import Conversation
+from engine.turns.embedding import Embedder, Ranked, matrix, ranking
 from engine.turns.options import (
     ChoicesArguments,
     ContextLoadOptions,
@@ -46,7 +47,6 @@ from engine.turns.options import (
 )
 from engine.turns.scoring import Classification, Score, Scorer, TextOrTokens, classification
 from engine.turns.turns import Turns
-from engine.turns.vectors import Embedder, Ranked, matrix, ranking
 from engine.types.answer_formats import Answer, ResponseFormatLike
 from engine.types.completion import Completion
 from engine.types.conversation import check_last, conversation_of
@@ -157,7 +157,7 @@ class Engine(NotCopied):
         check_arguments(projector=projector, isolated=isolated)
         given = settings({"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, **options}, draft)
         guesser = (draft._model or draft) if isinstance(draft, Engine) else draft
-        reading = Reading(chat_template, family, trust_template, response_template)
+        reading = TemplateChoice(chat_template, family, trust_template, response_template)
         loaded = loading.load(
             model, given, reading, adapters=adapters, preflight=preflight, isolated=isolated, progress=progress,
             revision=revision, opening=partial(tell_open, cls), draft=guesser, projector=projector,
@@ -193,7 +193,7 @@ class Engine(NotCopied):
         if this build of llama.cpp would end the process: weights that are already loaded cannot be fixed.
         """
         check_arguments(seed=seed, preflight=preflight, projector=projector)
-        reading = Reading(chat_template, family, trust_template, response_template)
+        reading = TemplateChoice(chat_template, family, trust_template, response_template)
         guesser = (draft._model or draft) if isinstance(draft, Engine) else draft
         loaded = loading.adopt(
             llama, {"n_ctx": n_ctx, **options}, reading, preflight=preflight, draft=guesser, projector=projector

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias, cast
 
 from engine.api import loading
-from engine.api.adapters import AdapterLoader, AdapterSource
+from engine.api.adapter_loader import AdapterLoader, AdapterSource
 from engine.api.admission import Admission, Load, Ticket, Waiting
 from engine.api.budget import Bytes, Size, budgeted
 from engine.api.engine import Engine
@@ -36,11 +36,11 @@ from engine.support.errors import (
     shown,
 )
 from engine.support.offloop import is_unwanted, off_loop
+from engine.turns.embedding import Embedder
 from engine.turns.options import NGRAM, LoadArguments, check_arguments, settings
 from engine.turns.reasoning_memory import ReasoningMemory
 from engine.turns.scoring import Scorer
 from engine.turns.turns import Turns
-from engine.turns.vectors import Embedder
 
 ModelLike: TypeAlias = str | Path | Mapping[str, Any] | None
 """A model as `Engine.load` takes it, or a dictionary of `model` and further options of `Engine.load`."""

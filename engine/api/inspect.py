@@ -11,7 +11,7 @@ from engine.llama.model import ModelInfo
 from engine.runtime.loop.backend import ContextInfo
 from engine.support import _data
 from engine.support.display import fenced, table_html, visible
-from engine.turns.vectors import VectorFacts
+from engine.turns.embedding import VectorFacts
 
 MarkerKind: TypeAlias = Literal["control token", "text and control tokens", "text"]
 TemplateSource: TypeAlias = Literal["", "model", "family", "caller"]

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engine.api.adapters import AdapterSource
+from engine.api.adapter_loader import AdapterSource
 from engine.formats.families import Families, FamilyLike, ResponseTemplate, ResponseTemplateLike
 from engine.formats.families.response_template import template_in
 from engine.formats.template import renderer
@@ -28,7 +28,7 @@ from engine.llama.lib import check_devices, library
 from engine.llama.model import Model
 from engine.llama.plan.machine import available_memory
 from engine.llama.plan.plan import Machine, Need, Plan, draft_context, plan, this_machine
-from engine.llama.vectors import vector_options
+from engine.llama.pooling import vector_options
 from engine.runtime.loop.config import ContextOptions, LoopOptions, MediaOptions, ModelOptions
 from engine.runtime.stream.service import NOT_CHAT
 from engine.support import _data, screens
@@ -48,7 +48,7 @@ _log = logging.getLogger("engine.llama")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TemplateChoice:
     """The caller's choices for the chat template and the output's format: see `ChatTemplate.for_model`. Raises
     RequestError for one of a wrong type."""
 
@@ -85,7 +85,7 @@ class Loaded:
 def load(
     model: str | Path | None,
     options: Settings,
-    reading: Reading,
+    reading: TemplateChoice,
     *,
     adapters: Mapping[str, str | Path] | None = None,
     preflight: bool = True,
@@ -288,7 +288,7 @@ def _weights(
 def adopt(
     llama: Any,
     options: Mapping[str, Any],
-    reading: Reading,
+    reading: TemplateChoice,
     *,
     preflight: bool = True,
     draft: object = None,
@@ -319,7 +319,7 @@ def adopt(
     return _completed(weights, given.context, given.loop, reading, source, guessing, projector=seeing)
 
 
-def _prepare(reading: Reading, *, builtin: bool = False) -> None:
+def _prepare(reading: TemplateChoice, *, builtin: bool = False) -> None:
     """Start the child that will render the template while the weights are loaded."""
     if not reading.trust_template and (reading.chat_template is not None or not builtin):
         renderer.prepare()
@@ -329,7 +329,7 @@ def _completed(
     weights: Model | IsolatedModel,
     context: ContextOptions,
     loop: LoopOptions,
-    reading: Reading,
+    reading: TemplateChoice,
     adapters: AdapterSource,
     guessing: DraftModel | None = None,
     beside: ContextOptions | None = None,
@@ -356,7 +356,7 @@ def _completed(
         return Loaded(weights, backend, template, loop, adapters, draft)
 
 
-def _template(weights: Model | IsolatedModel, reading: Reading) -> ChatTemplate | MissingTemplateError:
+def _template(weights: Model | IsolatedModel, reading: TemplateChoice) -> ChatTemplate | MissingTemplateError:
     """Returns the model's template; for a base model without a `family`, the error that it has none."""
     info = weights.info
     try:

@@ -6,12 +6,12 @@ from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
 from engine.formats.grammar.response import response_of
-from engine.openai.completions import chat_answer, read_chat
+from engine.openai.chat_completions import chat_answer, read_chat
 from engine.openai.embeddings import embeddings_problem, read_embeddings
-from engine.openai.items import messages_of, stored_items
 from engine.openai.parameters import Json
 from engine.openai.problems import Problem, bad, problem_of
 from engine.openai.request import Request
+from engine.openai.response_items import messages_of, stored_items
 from engine.openai.responses import ResponsesAnswer, read_responses
 from engine.runtime.guidance import matcher
 from engine.support.errors import EngineError, RequestError

@@ -30,7 +30,7 @@ from engine.batch.source import RowsLike, Source, input_identity
 from engine.batch.table import Added, Table, added_columns, joined
 from engine.batch.tabular import Frame, is_frame, pyarrow
 from engine.openai.embeddings import Embedding
-from engine.openai.projection import no_efforts, without_effort
+from engine.openai.streaming import no_efforts, without_effort
 from engine.runtime.stream.service import Stream
 from engine.support.errors import BatchInputError, EngineError, MissingTemplateError, QueueFullError, RequestError
 from engine.support.screens import Screen, duration_text, screen_for

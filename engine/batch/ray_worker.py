@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, Unpack, cast
 from engine.api.engine import Engine
 from engine.batch.bodies import Turn, checked_turn, read_body
 from engine.batch.rows import ROW_ERRORS, sort_key
-from engine.openai.projection import without_effort
+from engine.openai.streaming import without_effort
 from engine.support.errors import EngineError, RequestError
 from engine.tools import ToolLike
 from engine.turns.options import TurnOptions

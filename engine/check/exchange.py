@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from engine.openai.api import Api
 from engine.openai.problems import Problem
-from engine.openai.projection import Reading, Turn, cancel
+from engine.openai.streaming import StreamReader, Turn, cancel
 from engine.remote.wire import Diagnostics, Wire, mapping_of, text_of
 from engine.support.errors import EngineError, MalformedEventWarning, RemoteError, RequestError, shown
 
@@ -176,7 +176,7 @@ class LocalExchange:
             streams = turn.begin()
             try:
                 if turn.request.stream:
-                    return read_reply(200, self._data(Reading(turn, streams)), "", streams=True)
+                    return read_reply(200, self._data(StreamReader(turn, streams)), "", streams=True)
                 return Reply(200, (turn.whole([stream.result(self._timeout) for stream in streams]),))
             except EngineError as error:
                 raise turn.problem(error) from error
@@ -191,7 +191,7 @@ class LocalExchange:
         info = self._engine.info
         return f"{self._engine.template.source}\n{info.bos_text}\n{info.eos_text}"
 
-    def _data(self, reading: Reading) -> Iterator[bytes]:
+    def _data(self, reading: StreamReader) -> Iterator[bytes]:
         bell: SimpleQueue[None] = SimpleQueue()
         for data in reading.data(lambda: bell.put(None)):
             if data:

@@ -13,8 +13,8 @@ from engine.cli.named import add_model_option
 from engine.cli.standard import output
 from engine.support.errors import RequestError
 from engine.support.output_file import write_file
+from engine.turns.embedding import numpy_file
 from engine.turns.options import EmbedOptions, RerankOptions
-from engine.turns.vectors import numpy_file
 
 _NUMPY, _LINES = ".npy", ".jsonl"
 

@@ -25,8 +25,8 @@ from engine.runtime.cache.state_file import Origin, SavedState
 from engine.runtime.loop.backend import ContextInfo
 from engine.runtime.loop.logprobs import Logprob, TokenLogprobs
 from engine.runtime.loop.request import Reply
-from engine.runtime.media.media import Unit
-from engine.runtime.stream.vectors import VectorInfo, Vectors
+from engine.runtime.media.media import MediaChunk
+from engine.runtime.stream.embed_queue import VectorInfo, Vectors
 from engine.support import errors
 from engine.support.errors import EngineError
 from engine.types.completion import Usage
@@ -39,7 +39,7 @@ _RECORDS: Mapping[str, type[Any]] = {
     for kind in (
         *_EVENTS,
         *(Adapters, ContextInfo, Failed, Line, Loading, Logprob, ModelInfo, NamedTemplate),
-        *(Opened, Origin, Parts, Reply, SavedState, TokenLogprobs, Unit, Usage, VectorInfo, Vectors),
+        *(Opened, Origin, Parts, Reply, SavedState, TokenLogprobs, MediaChunk, Usage, VectorInfo, Vectors),
     )
 }
 _SCALARS = frozenset({type(None), bool, int, float, str})

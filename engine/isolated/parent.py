@@ -16,9 +16,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Self
 
-from engine.isolated.ledger import Ledger, Owed
 from engine.isolated.link import AGAIN, Link
-from engine.isolated.protocol import Drop, Load, Open, Opened, Parcel, Parts, Read, Start, ending, refusal
+from engine.isolated.pending import PendingRequest, PendingRequests
+from engine.isolated.protocol import Drop, Load, Open, Opened, Parts, PickledRequest, Read, Start, ending, refusal
 from engine.llama.gguf.projector_file import ProjectorFile
 from engine.llama.lib import library
 from engine.llama.lifetime import Shared
@@ -28,8 +28,8 @@ from engine.runtime.adapters.adapters import DropAdapter, LoadAdapter
 from engine.runtime.cache.state_file import Origin
 from engine.runtime.loop.config import ContextOptions, LoopOptions, ModelOptions
 from engine.runtime.loop.request import Cancel, EndReasoning, Reply, Save, TurnRequest, Unpin
-from engine.runtime.media.media import MOST_ROWS, Part, Unit
-from engine.runtime.stream.vectors import Embed
+from engine.runtime.media.media import MOST_ROWS, MediaChunk, PromptPart
+from engine.runtime.stream.embed_queue import Embed
 from engine.support import threads
 from engine.support.child import ChildGoneError
 from engine.support.deadlines import call_later
@@ -154,7 +154,7 @@ class IsolatedRunner:
     def __init__(self, link: Link, deliver: Callable[[Sequence[Reply]], None]) -> None:
         self._link = link
         self._deliver = deliver
-        self._ledger = Ledger()
+        self._ledger = PendingRequests()
         self._adapters: list[LoadAdapter] = []
         self._sources: weakref.WeakValueDictionary[int, _Source] = weakref.WeakValueDictionary()
         self._own_ids = itertools.count(-1, -1)  # the service's ids are positive
@@ -175,31 +175,33 @@ class IsolatedRunner:
         """Accept a request. Raises EngineError after `close`, or when the engine is broken; RequestError if the request
         cannot be pickled."""
         checked = getattr(request.parser, "checked", None)
-        owed = Owed(request.id, Parcel(request.id, _pickled(request)), None if checked is None else checked())
+        owed = PendingRequest(
+            request.id, PickledRequest(request.id, _pickled(request)), None if checked is None else checked()
+        )
         self._accept(owed, request.deadline)
 
     def save(self, id_: int, pin: int) -> None:
         """Ask for the state of the prefix that request `pin` pinned. Raises EngineError like `submit`."""
-        self._accept(Owed(id_, Save(id_, pin)))
+        self._accept(PendingRequest(id_, Save(id_, pin)))
 
     def embed(self, request: Embed) -> None:
         """Ask for vectors. Raises EngineError like `submit`."""
-        self._accept(Owed(request.id, request))
+        self._accept(PendingRequest(request.id, request))
 
     def change_adapters(self, order: LoadAdapter | DropAdapter) -> None:
         """Ask for an adapter to be loaded or dropped in the child. Raises EngineError like `submit`."""
-        self._accept(Owed(order.id, order))
+        self._accept(PendingRequest(order.id, order))
 
-    def read(self, media: Media) -> Sequence[Part]:
+    def read(self, media: Media) -> Sequence[PromptPart]:
         """Returns a picture or a sound as the model reads it, read by the child. Raises what `LlamaProjector.read`
         raises, and EngineError like `submit`."""
         order = Read(next(self._own_ids), media)
         source = self._sources[order.id] = _Source(order, lambda: self._tell(Drop(order.id)))
-        self._accept(Owed(order.id, order, answer=source.take))
+        self._accept(PendingRequest(order.id, order, answer=source.take))
         answer = source.answers.get()
         if isinstance(answer, Reply):
             raise answer.error or EngineError("The engine was closed before the picture or sound was read.")
-        return [_here(part, source) if isinstance(part, Unit) else part for part in answer.parts]
+        return [_here(part, source) if isinstance(part, MediaChunk) else part for part in answer.parts]
 
     def unpin(self, id_: int) -> None:
         """Allow what a request pinned to be forgotten."""
@@ -239,7 +241,7 @@ class IsolatedRunner:
         if self._serves and self._link.child.is_ours and not self._closed:
             orders.send(pickle.dumps(order, pickle.HIGHEST_PROTOCOL))
 
-    def _accept(self, owed: Owed, deadline: float | None = None) -> None:
+    def _accept(self, owed: PendingRequest, deadline: float | None = None) -> None:
         self._link.child.check_owner()
         with self._gate:
             if self._refusal is not None:
@@ -313,7 +315,7 @@ class IsolatedRunner:
                 if isinstance(reply, Reply) and isinstance(order, LoadAdapter) and reply.error is not None:
                     raise EngineError(f"{order.path} cannot be loaded again ({reply.error}); {AGAIN}.")
 
-    def _last(self, owed: Owed, error: EngineError) -> Reply:
+    def _last(self, owed: PendingRequest, error: EngineError) -> Reply:
         if owed.is_cancelled or self._closed:
             return ending(owed.id, "cancelled")
         return refusal(owed.id, error)
@@ -343,7 +345,7 @@ class IsolatedRunner:
             self._finish(owed, ending(id_, "deadline"))
             self._tell(Cancel(id_))
 
-    def _finish(self, owed: Owed, last: Reply) -> None:
+    def _finish(self, owed: PendingRequest, last: Reply) -> None:
         """Deliver the last reply to a request that was struck out."""
         owed.forget()
         owed.answer(last)
@@ -375,7 +377,7 @@ class IsolatedRunner:
                 self._note_adapter(owed.order)
         return (completed,)
 
-    def _struck_out(self, owed: Owed) -> bool:
+    def _struck_out(self, owed: PendingRequest) -> bool:
         with self._gate:
             was_owed = self._ledger.end(owed.id) is not None
             self._send_due()
@@ -413,7 +415,7 @@ class _Chunk:
         return tuple, ((self._source.order.id, self._number),)
 
 
-def _here(unit: Unit, source: _Source) -> Unit:
+def _here(unit: MediaChunk, source: _Source) -> MediaChunk:
     if not 0 < unit.rows <= MOST_ROWS:  # each row becomes a number here
         raise EngineError(f"The model's process reports a picture or sound of {unit.rows} rows. Load it again.")
     return replace(unit, source=_Chunk(source, unit.source))

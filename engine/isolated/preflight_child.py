@@ -19,7 +19,7 @@ from engine.llama.projector import sample
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.loop.backend import Row
 from engine.runtime.loop.config import ContextOptions, MediaOptions, ModelOptions
-from engine.runtime.media.media import Projector, Unit
+from engine.runtime.media.media import MediaChunk, Projector
 from engine.support.child import ends, read_frame, write_frame
 from engine.support.errors import EngineError
 from engine.types.media import MediaKind
@@ -126,7 +126,7 @@ def _evaluate_media(context: LlamaBackend, projector: Projector, kind: MediaKind
     context.trim(0, 0)
     place = 0
     for part in projector.read(sample(kind)):
-        if isinstance(part, Unit):
+        if isinstance(part, MediaChunk):
             projector.encode(part)
             if place + part.rows <= context.info.n_ctx:
                 context.decode_media(part, 0, place)

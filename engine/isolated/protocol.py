@@ -15,7 +15,7 @@ from engine.runtime.cache.state_file import Origin
 from engine.runtime.loop.backend import ContextInfo
 from engine.runtime.loop.config import ContextOptions, LoopOptions, ModelOptions
 from engine.runtime.loop.request import Reply
-from engine.runtime.media.media import Part
+from engine.runtime.media.media import PromptPart
 from engine.support import threads
 from engine.support.child import write_frame
 from engine.types.events import Finished
@@ -51,7 +51,7 @@ class Start(NamedTuple):
     options: LoopOptions
 
 
-class Parcel(NamedTuple):
+class PickledRequest(NamedTuple):
     """A request, pickled by itself, so that one which cannot be read in the child fails alone."""
 
     id: int
@@ -76,7 +76,7 @@ class Parts(NamedTuple):
     in the child until `Drop`."""
 
     id: int
-    parts: tuple[Part, ...]
+    parts: tuple[PromptPart, ...]
 
 
 class Opened(NamedTuple):

@@ -22,16 +22,16 @@ from engine.isolated.protocol import (
     Loading,
     Open,
     Opened,
-    Parcel,
     Parts,
+    PickledRequest,
     Read,
     Start,
     refusal,
 )
 from engine.runtime.adapters.adapters import DropAdapter, LoadAdapter
 from engine.runtime.loop.request import Cancel, EndReasoning, Reply, Save, TurnRequest, Unpin
-from engine.runtime.media.media import Part, Placed, Projector, Unit
-from engine.runtime.stream.vectors import Embed
+from engine.runtime.media.media import ChunkAt, MediaChunk, Projector, PromptPart
+from engine.runtime.stream.embed_queue import Embed
 from engine.support import threads
 from engine.support.child import ends, read_frame
 from engine.support.errors import EngineError, RequestError
@@ -92,7 +92,7 @@ class _Worker:
                 return
             try:
                 match order:
-                    case Parcel(id, request):
+                    case PickledRequest(id, request):
                         runner.submit(self._chunks.filled(_opened(request)))
                     case Read(id, media) if projector is not None:
                         # It may take seconds, for which other orders do not wait.
@@ -139,11 +139,11 @@ class _Chunks:
     def __init__(self) -> None:
         self._sources: dict[int, list[Any]] = {}
 
-    def kept(self, id_: int, parts: Sequence[Part]) -> tuple[Part, ...]:
+    def kept(self, id_: int, parts: Sequence[PromptPart]) -> tuple[PromptPart, ...]:
         """Returns the parts as the parent gets them: the source of a unit is its number among those of this order."""
-        self._sources[id_] = [part.source for part in parts if isinstance(part, Unit)]
+        self._sources[id_] = [part.source for part in parts if isinstance(part, MediaChunk)]
         numbers = itertools.count()
-        return tuple(replace(part, source=next(numbers)) if isinstance(part, Unit) else part for part in parts)
+        return tuple(replace(part, source=next(numbers)) if isinstance(part, MediaChunk) else part for part in parts)
 
     def drop(self, id_: int) -> None:
         self._sources.pop(id_, None)
@@ -151,12 +151,12 @@ class _Chunks:
     def filled(self, request: TurnRequest) -> TurnRequest:
         """Returns a request of the parent's with the sources of its units. Raises EngineError for media that could not
         be read again after the death of another child."""
-        media: list[Placed] = []
+        media: list[ChunkAt] = []
         for start, unit in request.media:
             id_, number = unit.source
             if id_ not in self._sources:
                 raise EngineError("A picture or sound of this request could not be read again; send it again.")
-            media.append(Placed(start, replace(unit, source=self._sources[id_][number])))
+            media.append(ChunkAt(start, replace(unit, source=self._sources[id_][number])))
         return replace(request, media=tuple(media))
 
 

@@ -28,18 +28,18 @@ from engine.llama.lib import (
 from engine.llama.lifetime import freeing, made_in_thread
 from engine.llama.params import context_params
 from engine.llama.plan.footprint import Cells
+from engine.llama.pooling import LlamaVectors, pool
 from engine.llama.projector import LlamaProjector
 from engine.llama.sampling import DrySamplers, LlamaSampler
 from engine.llama.state import check_state
-from engine.llama.vectors import LlamaVectors, pool
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.adapters.adapters import Scales
 from engine.runtime.cache.state_file import Origin
 from engine.runtime.loop.backend import ContextInfo, Row, Sampler
 from engine.runtime.loop.config import ContextOptions
 from engine.runtime.loop.logprobs import TokenLogprobs, likeliest, token_logprobs
-from engine.runtime.media.media import Rows, Unit
-from engine.runtime.stream.vectors import VectorInfo
+from engine.runtime.media.media import Embeddings, MediaChunk
+from engine.runtime.stream.embed_queue import VectorInfo
 from engine.support.errors import DecodeError, EngineError, RequestError
 from engine.types.sampling import SamplingParams
 
@@ -262,7 +262,12 @@ class LlamaBackend:
         self._copying = False
 
     def decode_media(
-        self, unit: Unit, sequence: int, position: int, rows: "Rows | None" = None, part: slice = slice(None)
+        self,
+        unit: MediaChunk,
+        sequence: int,
+        position: int,
+        rows: "Embeddings | None" = None,
+        part: slice = slice(None),
     ) -> None:
         """Evaluate the rows of a unit, which begins at this position, or a part of them; encode it first if `rows` are
         not given. Raises DecodeError; the sequence then holds nothing of it, if its memory can be cut."""

@@ -27,7 +27,7 @@ from engine.llama.own_library import (
     try_in_child,
 )
 from engine.runtime.loop.backend import ContextInfo
-from engine.runtime.stream.process import Home
+from engine.runtime.stream.process import OwnerProcess
 from engine.support.child import ChildNotStartedError, ends, write_frame
 from engine.support.errors import ContextOverflowError, DecodeError, EngineError, EngineWarning, RequestError
 
@@ -134,9 +134,9 @@ def tried() -> OwnLibrary | None:
 
 
 @cache
-def _home() -> Home:
+def _home() -> OwnerProcess:
     """The process that loaded the library."""
-    return Home()
+    return OwnerProcess()
 
 
 def check_devices() -> None:

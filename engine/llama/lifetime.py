@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 from engine.llama.lib import LOGGER
-from engine.runtime.stream.process import Home
+from engine.runtime.stream.process import OwnerProcess
 from engine.support import threads
 from engine.support.errors import EngineError
 
@@ -29,7 +29,7 @@ class Shared:
     def __init__(self, pointer: int, free: Callable[[int], object]) -> None:
         self._pointer = pointer
         self._free = free
-        self._home = Home()
+        self._home = OwnerProcess()
         self._lock = threading.RLock()  # a finalizer may call `close` at any point
         self._users = 0
         self._lent = 0
@@ -104,7 +104,7 @@ class Shared:
 def freeing(owner: object, free: Callable[[int], object], pointer: int) -> "weakref.finalize[..., Any]":
     """Returns what frees a C object when it is called, or with its owner, but not at exit. In a fork it frees nothing:
     what is on a GPU is not the fork's, and CUDA ends a process that touches it."""
-    home = Home()
+    home = OwnerProcess()
     end = weakref.finalize(owner, lambda: free(pointer) if home.is_here else None)
     end.atexit = False
     return end

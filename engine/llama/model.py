@@ -24,8 +24,8 @@ from engine.llama.params import LoadProgress, context_params, model_params
 from engine.llama.plan.footprint import checkpoint_bytes, copy_cost
 from engine.llama.plan.machine import anonymous_memory, batch_threads, return_freed_memory
 from engine.llama.plan.plan import Machine, check_weights, plan, this_machine
+from engine.llama.pooling import LlamaVectors, pool, vector_info, vector_options
 from engine.llama.projector import LlamaProjector
-from engine.llama.vectors import LlamaVectors, pool, vector_info, vector_options
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.loop.backend import ContextInfo
 from engine.runtime.loop.config import ContextOptions, ModelOptions

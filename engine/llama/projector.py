@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from engine.llama.gguf.projector_file import ProjectorFile
 from engine.llama.lib import forget_errors, last_errors, library, mtmd
 from engine.llama.lifetime import Shared, made_in_thread
-from engine.runtime.media.media import Part, Unit
+from engine.runtime.media.media import MediaChunk, PromptPart
 from engine.support.errors import DecodeError, EngineError, ModelLoadError, RequestError
 from engine.types.media import Audio, Image, Media, MediaKind
 
@@ -103,7 +103,7 @@ class LlamaProjector:
     def kinds(self) -> frozenset[MediaKind]:
         return self._kinds
 
-    def read(self, media: Media) -> Sequence[Part]:
+    def read(self, media: Media) -> Sequence[PromptPart]:
         """Returns a picture or a sound as the model reads it: its parts, and the tokens that the projector puts around
         them. Raises RequestError for what this projector does not take or cannot read."""
         if media.kind not in self._kinds:
@@ -114,7 +114,7 @@ class LlamaProjector:
         with self._shared as context, self._chunks(context, media) as chunks:
             count = self._lib.mtmd_input_chunks_size(chunks)
             parts = [self._part(context, media, chunks, index) for index in range(count)]
-        if not any(isinstance(part, Unit) for part in parts):
+        if not any(isinstance(part, MediaChunk) for part in parts):
             raise RequestError(
                 f"The projector {self._file.path.name} makes no rows of this {media.kind}; leave it out."
             )
@@ -151,7 +151,7 @@ class LlamaProjector:
         pixels = ctypes.cast(ctypes.c_char_p(media.rgb), ctypes.POINTER(ctypes.c_uint8))
         return self._lib.mtmd_bitmap_init(media.width, media.height, pixels)
 
-    def _part(self, context: int, media: Media, chunks: int, index: int) -> Part:
+    def _part(self, context: int, media: Media, chunks: int, index: int) -> PromptPart:
         lib = self._lib
         chunk = lib.mtmd_input_chunks_get(chunks, index)
         rows = int(lib.mtmd_input_chunk_get_n_tokens(chunk))
@@ -163,7 +163,7 @@ class LlamaProjector:
                     "one that was made with this model."
                 )
             return tokens
-        return Unit(
+        return MediaChunk(
             key=sha256(media.digest + self._file.digest + f"{self._limits} {index}".encode()).digest(),
             rows=rows,
             positions=int(lib.mtmd_input_chunk_get_n_pos(chunk)),
@@ -171,7 +171,7 @@ class LlamaProjector:
             source=_Chunk(lib, chunk),
         )
 
-    def encode(self, unit: Unit) -> "NDArray[np.float32]":
+    def encode(self, unit: MediaChunk) -> "NDArray[np.float32]":
         """Returns the rows of a unit, shape (rows, width), read-only; computed once, then from a cache. Raises
         DecodeError."""
         with self._encoding:
@@ -186,7 +186,7 @@ class LlamaProjector:
                 self._held -= oldest.nbytes
             return rows
 
-    def _encoded(self, unit: Unit) -> "NDArray[np.float32]":
+    def _encoded(self, unit: MediaChunk) -> "NDArray[np.float32]":
         import numpy as np
 
         lib = self._lib
@@ -203,7 +203,7 @@ class LlamaProjector:
         rows.flags.writeable = False
         return rows
 
-    def positions(self, unit: Unit, first: int) -> "NDArray[np.int32]":
+    def positions(self, unit: MediaChunk, first: int) -> "NDArray[np.int32]":
         """Returns the positions of a unit's rows from position `first` on, shape (sections, rows): one section or, with
         M-RoPE, four."""
         import numpy as np

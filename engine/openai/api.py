@@ -6,16 +6,16 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
-from engine.openai.completions import chat_answer, read_chat
+from engine.openai.chat_completions import chat_answer, read_chat
+from engine.openai.completions import read_text, start_text, text_answer
 from engine.openai.embeddings import Embedding, read_embeddings
-from engine.openai.items import messages_of, stored_items
 from engine.openai.parameters import Json
 from engine.openai.problems import Problem, bad
-from engine.openai.projection import EngineLike, Projection, Turn, TurnStream
 from engine.openai.request import Request, read_body
+from engine.openai.response_items import messages_of, stored_items
 from engine.openai.responses import ResponsesAnswer, read_responses
 from engine.openai.store import ResponseStore, Stored
-from engine.openai.text import read_text, start_text, text_answer
+from engine.openai.streaming import EngineLike, Projection, Turn, TurnStream
 from engine.support.errors import RequestError, shown
 
 SERVED = (

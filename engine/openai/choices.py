@@ -8,8 +8,8 @@ from typing import Protocol, TypeAlias
 
 from engine.openai.parameters import Json
 from engine.openai.problems import Problem
-from engine.openai.projection import FINGERPRINT, ClientEvent
 from engine.openai.request import Request
+from engine.openai.streaming import FINGERPRINT, ClientEvent
 from engine.types.completion import Completion, Usage
 from engine.types.events import Finished
 from engine.types.sampling import FinishReason, TokenLogprob

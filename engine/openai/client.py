@@ -6,7 +6,7 @@ The `openai` package is optional and imported when a client is made.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from engine.openai.projection import EngineLike
+from engine.openai.streaming import EngineLike
 from engine.openai.transport import transport
 from engine.support.errors import EngineError, RequestError
 

@@ -1,9 +1,13 @@
-"""Chat Completions: reads a request's body into engine options, and writes turns as chunks or as one object."""
+"""Completions, OpenAI's older endpoint: reads a body with raw prompts, and writes their continuations as chunks or as
+one object. Source: OpenAI API reference, "Create completion"."""
 
-from collections.abc import Iterator, Sequence
-from typing import cast
-
-from pydantic import ValidationError
+import secrets
+from codecs import getincrementaldecoder
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
+from math import isnan
+from typing import Any, TypeAlias, cast
 
 from engine.openai.choices import (
     FINISH,
@@ -11,140 +15,170 @@ from engine.openai.choices import (
     MOST_ALTERNATIVES,
     MOST_CHOICES,
     ChoicesAnswer,
+    Usages,
     answer_id,
     usage_object,
 )
-from engine.openai.fields import CHAT_FIELDS
+from engine.openai.echo import Echoed
+from engine.openai.fields import COMPLETIONS_FIELDS
 from engine.openai.parameters import Json
 from engine.openai.problems import bad
-from engine.openai.projection import CallStart, ClientEvent, made_id
 from engine.openai.request import Request, read_request
+from engine.openai.streaming import ClientEvent, EngineLike, TurnStream, cancel
+from engine.support.errors import EngineError
+from engine.turns.scoring import ReadPrompt
 from engine.types.completion import Completion
-from engine.types.events import ContentDelta, Finished, ReasoningDelta, ToolCallDelta
-from engine.types.messages import Message
-from engine.types.parts import ToolCall
+from engine.types.events import ContentDelta, Finished
 from engine.types.sampling import TokenLogprob
 
-
-def read_chat(body: Json) -> Request:
-    """Read a body of `POST /chat/completions`. Raises Problem for what is missing, not valid, or not supported."""
-    return read_request(CHAT_FIELDS, body, _options)
-
-
-def _options(values: Json) -> Iterator[tuple[str, str, object]]:
-    if not values.get("messages"):
-        raise bad("messages is missing; give at least one message.", "messages", "missing_required_parameter")
-    if not 1 <= (n := values.get("n", 1)) <= MOST_CHOICES:
-        raise bad(f"n={n} is not valid; ask for 1 to {MOST_CHOICES} choices.", "n")
-    count = cast("int", values.get("top_logprobs", 0))
-    if values.get("logprobs"):
-        if not 0 <= count <= MOST_ALTERNATIVES:
-            raise bad(f"top_logprobs={count} is not valid; ask for 0 to {MOST_ALTERNATIVES}.", "top_logprobs")
-        yield "logprobs", "top_logprobs" if "top_logprobs" in values else "logprobs", count
-    elif "top_logprobs" in values:
-        raise bad("top_logprobs needs logprobs=true.", "top_logprobs")
+RawPrompt: TypeAlias = str | Sequence[int]
+_DEFAULT_TOKENS = 16
+"""The most tokens of an answer where the request states none, as in OpenAI's API."""
 
 
-def chat_answer(request: Request, model: str) -> ChoicesAnswer:
-    """Returns the projection of one request. `model`: the name in the response."""
-    fields = {"id": answer_id("chatcmpl"), "model": model, "service_tier": "default"}
-    field, begun = request.values.get("reasoning_field", "reasoning_content"), _begun(request)
-    choices = [_Choice(number, field, begun) for number in range(request.n)]
-    return ChoicesAnswer(request, choices, usage_object, "chat.completion.chunk", fields)
+def read_text(body: Json) -> Request:
+    """Read a body of `POST /completions`. Raises Problem for what is missing, not valid, or not supported."""
+    request = read_request(COMPLETIONS_FIELDS, body, _check)
+    if "max_tokens" not in request.names and -1 not in (body.get("max_tokens"), body.get("n_predict")):
+        request.options["max_tokens"] = _DEFAULT_TOKENS
+    request.names.update(dict.fromkeys(("messages", "prompt"), "prompt"))
+    return request
 
 
-def _begun(request: Request) -> str:
-    """Returns the beginning of a constrained answer, if the client wrote one: the response repeats it, so that its
-    content is the whole answer."""
-    options = request.options
-    if "response_format" not in options or not options.get("continue_final_message"):
-        return ""
+def _check(values: Json) -> Iterator[tuple[str, str, object]]:
+    """Raise Problem for prompts that are missing or too many; yields no options."""
+    if values.get("prompt") in (None, []):
+        message = "prompt is missing; pass a text, tokens, or a list of either."
+        raise bad(message, "prompt", "missing_required_parameter")
+    prompts, n = prompts_of(values), values.get("n", 1)
+    if n < 1 or n * len(prompts) > MOST_CHOICES:
+        raise bad(f"{len(prompts)} prompts and n={n} are not valid; ask for 1 to {MOST_CHOICES} answers in all.", "n")
+    top, echo = values.get("logprobs"), values.get("echo", False)
+    if top is not None and not 0 <= top <= MOST_ALTERNATIVES:
+        raise bad(f"logprobs={top} is not valid; ask for 0 to {MOST_ALTERNATIVES}.", "logprobs")
+    if values.get("max_tokens") == 0 and not echo:
+        raise bad("max_tokens=0 is not valid without echo: there would be nothing to return.", "max_tokens")
+    if echo and top is not None and values.get("suffix") is not None:
+        raise bad("echo with logprobs is for prompts without a gap; leave suffix out.", "echo", "unsupported_parameter")
+    yield from ()
+
+
+def prompts_of(values: Json) -> list[RawPrompt]:
+    """Returns the prompts, each a text or tokens."""
+    prompt = values["prompt"]
+    if isinstance(prompt, str):
+        return [prompt]
+    items = cast("list[Any]", prompt)
+    return [items] if isinstance(items[0], int) else items
+
+
+def start_text(engine: EngineLike, request: Request, options: Mapping[str, Any]) -> Sequence[TurnStream]:
+    """Start the turns of all prompts. Raises EngineError for what the engine refuses."""
+    start = _start_echoed if request.values.get("echo") else _start
+    started: list[TurnStream] = []
     try:
-        return Message.model_validate(request.values["messages"][-1]).content or ""
-    except ValidationError:
-        return ""  # the engine refuses the message, with its number
+        for prompt, number in product(prompts_of(request.values), range(request.n)):
+            started.append(start(engine, prompt, _seeded(options, number)))
+    except EngineError:
+        cancel(started)
+        raise
+    return started
+
+
+def _start(engine: EngineLike, prompt: RawPrompt, options: Mapping[str, Any]) -> TurnStream:
+    return engine.stream_complete(prompt, **options)
+
+
+def _start_echoed(engine: EngineLike, prompt: RawPrompt, options: Mapping[str, Any]) -> TurnStream:
+    read: ReadPrompt = engine.scorer.prompt(prompt, options.get("logprobs"), options.get("adapters"))
+    echoed = Echoed(read, None)
+    if options.get("max_tokens") != 0:
+        try:
+            echoed = Echoed(read, _start(engine, prompt, options))
+        except EngineError:
+            echoed.cancel()
+            raise
+    return echoed
+
+
+def _seeded(options: Mapping[str, Any], number: int) -> Mapping[str, Any]:
+    """Returns the options of a prompt's answer: the first has the request's seed, the next the next number, as in
+    `Engine.choices`."""
+    if number == 0:
+        return options
+    seed = options.get("seed")
+    return {**options, "seed": (seed + number) % 2**32 if isinstance(seed, int) else secrets.randbits(32)}
+
+
+def text_answer(request: Request, model: str) -> ChoicesAnswer:
+    """Returns the projection of one request. `model`: the name in the response."""
+    fields = {"id": answer_id("cmpl"), "model": model}
+    count = request.n * len(prompts_of(request.values))
+    choices = [_Choice(number, request.values.get("logprobs")) for number in range(count)]
+    return ChoicesAnswer(request, choices, partial(_usage, request.n), "text_completion", fields)
+
+
+def _usage(n: int, usages: Usages) -> Json:
+    """Returns the usage of all answers; a prompt counts once, however many answers it has."""
+    each = [usage_object(usages[start : start + n]) for start in range(0, len(usages), n)]
+    return {name: sum(one[name] for one in each) for name in ("prompt_tokens", "completion_tokens", "total_tokens")}
 
 
 class _Choice:
-    """One choice. `field`: where its reasoning goes; `begun`: what stands before its content."""
+    """One answer. `top`: the alternatives to each token that are told; None tells no log-probabilities."""
 
-    def __init__(self, index: int, field: str, begun: str) -> None:
+    def __init__(self, index: int, top: int | None) -> None:
         self._index = index
-        self._field = field
-        self._begun = begun
-        self._reasoning_part: int | None = None
-        self._empty = True
+        self._top = top
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self._offset = 0
 
-    def opening(self) -> Json:
-        return self._chunk({"role": "assistant", "content": None})
+    def opening(self) -> Json | None:
+        return None
 
     def event(self, event: ClientEvent, logprobs: Sequence[TokenLogprob]) -> Json | None:
-        if isinstance(event, Finished):  # an empty answer has the content ""
-            return self._chunk({"content": ""} if self._empty else {}, logprobs, FINISH[event.reason])
-        delta = self._delta(event)
-        return self._chunk(delta, logprobs) if delta or logprobs else None
-
-    def _delta(self, event: ClientEvent) -> Json:
-        """Returns what an event adds to the message."""
-        match event:
-            case ReasoningDelta(text, part):
-                between = "\n" if self._reasoning_part not in (None, part) else ""
-                self._reasoning_part = part
-                return {self._field: between + text} if between + text else {}
-            case ContentDelta(text) if text:
-                text, self._begun, self._empty = self._begun + text, "", False
-                return {"content": text}
-            case CallStart(index, id_, name):
-                self._empty = False
-                function = {"name": name, "arguments": event.arguments}
-                return {"tool_calls": [{"index": index, "id": id_, "type": "function", "function": function}]}
-            case ToolCallDelta(index, text):
-                return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
-            case _:
-                return {}
-
-    def _chunk(self, delta: Json, logprobs: Sequence[TokenLogprob] = (), finish: str | None = None) -> Json:
-        return {
-            "index": self._index,
-            "delta": delta,
-            "logprobs": logprobs_object(logprobs),
-            "finish_reason": finish,
-        }
+        text = event.text if isinstance(event, ContentDelta) else ""
+        finish = FINISH[event.reason] if isinstance(event, Finished) else None
+        return self._object(text, logprobs, finish) if text or logprobs or finish else None
 
     def whole(self, completion: Completion) -> Json:
+        return self._object(completion.content, completion.logprobs or (), FINISH[completion.finish_reason])
+
+    def _object(self, text: str, logprobs: Sequence[TokenLogprob], finish: str | None) -> Json:
+        told = self._logprobs(logprobs) if self._top is not None and logprobs else None
+        return {"index": self._index, "text": text, "logprobs": told, "finish_reason": finish}
+
+    def _logprobs(self, entries: Sequence[TokenLogprob]) -> Json:
+        """Returns the older form of log-probabilities; the first token of a prompt, which has none, has nulls."""
+        offsets: list[int] = []
+        for entry in entries:
+            offsets.append(self._offset)
+            self._offset += len(self._decoder.decode(bytes(entry.bytes)))
         return {
-            "index": self._index,
-            "message": self._message(completion),
-            "logprobs": logprobs_object(completion.logprobs),
-            "finish_reason": FINISH[completion.finish_reason],
+            "tokens": [_name(entry) for entry in entries],
+            "token_logprobs": [None if isnan(entry.logprob) else _finite(entry) for entry in entries],
+            "top_logprobs": [self._alternatives(entry) for entry in entries] if self._top else None,
+            "text_offset": offsets,
         }
 
-    def _message(self, completion: Completion) -> Json:
-        content = self._begun + completion.content if completion.content else None
-        message: Json = {"role": "assistant", "content": content}
-        if completion.reasoning:
-            message[self._field] = completion.reasoning
-        if completion.tool_calls:
-            message["tool_calls"] = [_call_object(call) for call in completion.tool_calls]
-        elif not completion.content:
-            message["content"] = ""
-        return message
+    def _alternatives(self, entry: TokenLogprob) -> Json | None:
+        """Returns the likeliest tokens of a place by their texts, and the token that stands there."""
+        if isnan(entry.logprob):
+            return None
+        told: dict[str, float] = {}
+        for each in (*entry.top[: self._top], entry):
+            told.setdefault(_name(each), _finite(each))
+        return told
 
 
-def _call_object(call: ToolCall) -> Json:
-    """Returns OpenAI's call, with an id and no white space around its arguments."""
-    return call.model_copy(update={"id": call.id or made_id(), "arguments": call.arguments.strip()}).openai()
+def _name(entry: TokenLogprob) -> str:
+    """Returns a token's text; of an incomplete character its bytes, in OpenAI's form."""
+    data = bytes(entry.bytes)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
-def logprobs_object(entries: Sequence[TokenLogprob]) -> Json | None:
-    """Returns OpenAI's log-probabilities of the tokens drawn."""
-    if not entries:
-        return None
-    return {
-        "content": [{**_logprob(entry), "top_logprobs": [_logprob(top) for top in entry.top]} for entry in entries],
-        "refusal": None,
-    }
-
-
-def _logprob(entry: TokenLogprob) -> Json:
-    return {"token": entry.text, "bytes": list(entry.bytes), "logprob": max(entry.logprob, LEAST_LOGPROB)}
+def _finite(entry: TokenLogprob) -> float:
+    return max(entry.logprob, LEAST_LOGPROB)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 
-from engine.openai.projection import TurnStream
+from engine.openai.streaming import TurnStream
 from engine.turns.scoring import ReadPrompt
 from engine.types.completion import Completion, Usage
 from engine.types.events import ContentDelta, Event, Finished

@@ -10,12 +10,12 @@ from typing import Any, cast
 from engine.openai.fields import EMBEDDINGS_FIELDS
 from engine.openai.parameters import Json
 from engine.openai.problems import Problem, bad, problem_of
-from engine.openai.projection import EngineLike, ignored_fields
 from engine.openai.request import Options, Request, read_request
+from engine.openai.streaming import EngineLike, ignored_fields
+from engine.runtime.stream.embed_queue import Vectors
 from engine.runtime.stream.pending import PendingVectors
-from engine.runtime.stream.vectors import Vectors
 from engine.support.errors import EngineError
-from engine.turns.vectors import matrix
+from engine.turns.embedding import matrix
 
 
 def read_embeddings(body: Json) -> Request:

@@ -3,9 +3,9 @@
 from collections.abc import Collection
 from typing import Any, Literal, TypeAlias
 
+from engine.openai.extra_fields import SERVER_FIELDS
 from engine.openai.parameters import Effort, Json, read_biases, read_effort, read_response_format
 from engine.openai.request import TEMPLATE_FIELD, Field, Reader, Table
-from engine.openai.servers import SERVER_FIELDS
 from engine.turns.options import RawOptions, TurnOptions
 
 _Metadata: TypeAlias = dict[str, str]

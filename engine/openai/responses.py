@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from engine.openai.fields import RESPONSES_FIELDS
-from engine.openai.items import encoded
 from engine.openai.parameters import Json, read_effort, read_response_format
 from engine.openai.problems import Problem, bad
-from engine.openai.projection import CallStart, ClientEvent, made_id
 from engine.openai.request import Request, read_request
+from engine.openai.response_items import encoded
+from engine.openai.streaming import CallStart, ClientEvent, made_id
 from engine.types.completion import Completion, Usage
 from engine.types.events import ContentDelta, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd
 from engine.types.parts import ReasoningPart, TextPart, ToolCall

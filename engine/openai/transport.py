@@ -22,7 +22,7 @@ from engine.openai.api import Api
 from engine.openai.embeddings import Embedding
 from engine.openai.parameters import Json
 from engine.openai.problems import Problem
-from engine.openai.projection import EngineLike, Reading, Turn, TurnStream, cancel
+from engine.openai.streaming import EngineLike, StreamReader, Turn, TurnStream, cancel
 from engine.runtime.stream.pending import PendingVectors
 from engine.support.errors import EngineError
 from engine.support.offloop import keep_awake, off_loop
@@ -78,7 +78,7 @@ class InProcessTransport(_Base):
                 return _json(request, 200, turn, {})
             streams = turn.begin()
             if turn.request.stream:
-                lines = _body_class(timer.library, _Body)(Reading(turn, streams), timer)
+                lines = _body_class(timer.library, _Body)(StreamReader(turn, streams), timer)
                 return _streamed(request, lines, turn, streams)
             with timer.limit(), _ending(turn, streams):
                 body = turn.whole([stream.result(timer.left) for stream in streams])
@@ -107,7 +107,7 @@ class InProcessTransport(_Base):
                         with _ending(turn, streams):
                             body = turn.whole([await stream for stream in streams])
                         return _json(request, 200, body, _headers(turn, streams))
-            lines = _body_class(timer.library, _AsyncBody)(Reading(turn, streams), timer)
+            lines = _body_class(timer.library, _AsyncBody)(StreamReader(turn, streams), timer)
             return _streamed(request, lines, turn, streams)
         except Problem as problem:
             return _json(request, problem.status, problem.body(), {})
@@ -154,7 +154,7 @@ def _ending(turn: Turn, streams: Sequence[TurnStream]) -> Generator[None]:
 class _Body:
     """A streamed response, read by a thread."""
 
-    def __init__(self, reading: Reading, timer: _Timer) -> None:
+    def __init__(self, reading: StreamReader, timer: _Timer) -> None:
         self._reading = reading
         self._timer = timer
 
@@ -177,7 +177,7 @@ class _Body:
 class _AsyncBody:
     """A streamed response, read by a task."""
 
-    def __init__(self, reading: Reading, timer: _Timer) -> None:
+    def __init__(self, reading: StreamReader, timer: _Timer) -> None:
         self._reading = reading
         self._timer = timer
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from engine.testing.testing import Reply, ScriptedEngine
+    from engine.testing.scripted import Reply, ScriptedEngine
 
 
 @pytest.fixture
 def scripted_engine() -> Generator["Callable[..., ScriptedEngine]"]:
     """Returns a function that makes a `ScriptedEngine`, with its arguments; the test's end closes it."""
-    from engine.testing.testing import ScriptedEngine
+    from engine.testing.scripted import ScriptedEngine
 
     with ExitStack() as opened:
 

@@ -1,6 +1,6 @@
 """The complete engine without a GGUF, for tests: a scripted engine and backend, and a byte vocabulary."""
 
-from engine.testing.testing import (
+from engine.testing.scripted import (
     ByteVocab,
     Reply,
     ReplyPart,

@@ -9,7 +9,7 @@ from typing import TypeAlias, cast
 
 from engine.runtime.adapters.adapters import AdaptersLike
 from engine.runtime.loop.config import check_value
-from engine.runtime.media.media import Placed
+from engine.runtime.media.media import ChunkAt
 from engine.runtime.stream.raw import tokens_of
 from engine.runtime.stream.service import Service
 from engine.runtime.stream.stream import Stream
@@ -88,7 +88,7 @@ class Scorer:
             return [(before, self._tokens(each)) for each in continuations]
         return [self._pair(prompt, each, special=special) for each in continuations]
 
-    def media(self, prompt: TextOrTokens | Prompt) -> tuple[Placed, ...]:
+    def media(self, prompt: TextOrTokens | Prompt) -> tuple[ChunkAt, ...]:
         """Returns the pictures and sounds among the tokens of a rendered prompt."""
         return self._service.tokenized(prompt).media if isinstance(prompt, Prompt) else ()
 
@@ -139,7 +139,7 @@ class Scorer:
         return [(prompt, self._tokens(label)) for label in labels]
 
     def scores(
-        self, pairs: Sequence[Pair], adapters: AdaptersLike | None = None, media: tuple[Placed, ...] = ()
+        self, pairs: Sequence[Pair], adapters: AdaptersLike | None = None, media: tuple[ChunkAt, ...] = ()
     ) -> list[Score]:
         """Returns the scores in order. `media`: pictures and sounds before each of the texts. Raises what
         `Service.score` raises.
@@ -163,7 +163,7 @@ class Scorer:
         pairs: Sequence[Pair],
         indices: Sequence[int],
         adapters: AdaptersLike | None,
-        media: tuple[Placed, ...],
+        media: tuple[ChunkAt, ...],
     ) -> dict[int, Score]:
         started: deque[tuple[int, Stream]] = deque()
         scores: dict[int, Score] = {}

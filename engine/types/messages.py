@@ -6,7 +6,7 @@ from typing import Any, Literal, Self, TypeAlias
 from pydantic import ValidationInfo, field_validator, model_validator
 
 from engine.support.display import Block, page_html, page_markdown
-from engine.types import spelling
+from engine.types import message_forms
 from engine.types.blocks import media_block, part_blocks
 from engine.types.media import ImageLink, Media
 from engine.types.parts import (
@@ -53,13 +53,13 @@ class Message(Record):
     @model_validator(mode="before")
     @classmethod
     def _one_spelling(cls, value: object) -> object:
-        given = None if isinstance(value, Message) else spelling.fields_of(value)
-        return value if given is None else with_media(spelling.message_fields(given))
+        given = None if isinstance(value, Message) else message_forms.fields_of(value)
+        return value if given is None else with_media(message_forms.message_fields(given))
 
     @field_validator("content", mode="before")
     @classmethod
     def _content_text(cls, value: object, info: ValidationInfo) -> object:
-        return spelling.content_text(info.data.get("role"), value)
+        return message_forms.content_text(info.data.get("role"), value)
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

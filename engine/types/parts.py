@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from engine.support.errors import RequestError
-from engine.types import spelling
+from engine.types import message_forms
 from engine.types.media import Audio, Image, ImageLink, Media, image_at, sound_at
 
 CallError: TypeAlias = Literal["truncated", "malformed", "invalid_arguments", "unknown_tool"]
@@ -84,8 +84,8 @@ class ToolCall(Tagged):
     @model_validator(mode="before")
     @classmethod
     def _one_spelling(cls, value: object) -> object:
-        given = None if isinstance(value, ToolCall) else spelling.fields_of(value)
-        return value if given is None else spelling.call_fields(given)
+        given = None if isinstance(value, ToolCall) else message_forms.fields_of(value)
+        return value if given is None else message_forms.call_fields(given)
 
     def parsed(self) -> Any:
         """Returns the arguments as Python values. Raises ValueError if they are not JSON (then `error` is set)."""
@@ -161,13 +161,14 @@ def with_media(fields: dict[str, Any]) -> dict[str, Any]:
         return fields
     items = cast("Sequence[object]", content)
     found = [
-        {"type": item.kind, item.kind: item} if isinstance(item, Image | Audio) else spelling.media_part(item)
+        {"type": item.kind, item.kind: item} if isinstance(item, Image | Audio) else message_forms.media_part(item)
         for item in items
     ]
     if not any(found):
         return fields
     parts = [
-        part or {"type": "text", "text": spelling.text_of_part(item)} for part, item in zip(found, items, strict=True)
+        part or {"type": "text", "text": message_forms.text_of_part(item)}
+        for part, item in zip(found, items, strict=True)
     ]
     return {**{name: value for name, value in fields.items() if name != "content"}, "parts": parts}
 

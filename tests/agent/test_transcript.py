@@ -12,7 +12,7 @@ from scripts import plain as engine
 from engine import CallbackError, Engine, RequestError, Transcript
 from engine.agent import Run
 from engine.formats.template.chat_template import ChatTemplate
-from engine.testing.testing import ScriptedBackend
+from engine.testing.scripted import ScriptedBackend
 
 
 def said(*numbers: int) -> str:

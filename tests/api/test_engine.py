@@ -21,7 +21,7 @@ from engine.runtime.loop.loop import Loop
 from engine.runtime.loop.request import TurnRequest
 from engine.runtime.loop.runner import Runner
 from engine.support.errors import ContextOverflowError, EngineError, EngineWarning
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.turns.options import LoadOptions, SamplingOptions
 from engine.types.completion import Completion
 from engine.types.conversation import conversation_of

@@ -5,7 +5,7 @@ import pytest
 from engine.api.engine import Engine
 from engine.formats.families import builtin_families
 from engine.formats.template.chat_template import ChatTemplate
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 
 TOOL = {
     "type": "function",

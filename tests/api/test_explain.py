@@ -11,7 +11,7 @@ from engine.api.engine import Engine
 from engine.api.explain import Classified, Explanation, RestoredReasoning, Written
 from engine.formats.families import builtin_families
 from engine.formats.template.chat_template import ChatTemplate
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.types.answer_formats import JsonSchema
 from engine.types.prompt import Piece
 

@@ -7,7 +7,7 @@ import pytest
 
 from engine import ChatTemplate, Engine, RequestError
 from engine.support.hints import FOREIGN
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.turns.options import AgentOptions, ContextLoadOptions, LoadArguments, LoadOptions, settings
 
 OWN = {

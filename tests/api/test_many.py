@@ -12,7 +12,7 @@ from openai_clients import wait_until_idle
 
 from engine import ChatTemplate, Completion, ContextOverflowError, Engine, EngineError, Message, RequestError
 from engine.runtime.loop.config import LoopOptions
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 
 
 @pytest.fixture

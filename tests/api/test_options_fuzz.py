@@ -16,7 +16,7 @@ from engine.llama.model import Model
 from engine.runtime.loop.config import ContextOptions, LoopOptions, ModelOptions
 from engine.runtime.loop.request import TurnRequest
 from engine.support.errors import ContextOverflowError, EngineError, QueueFullError
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.turns.options import LoadOptions, RawOptions, TurnOptions
 from engine.types.sampling import SamplingParams
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from engine import ChatTemplate, Engine, JsonSchema
 from engine.formats.families import builtin_families
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 
 FOLDER = Path(os.environ.get("LLAMA_CPP_TEMPLATES", "/nowhere"))
 SCHEMA = {"type": "object", "properties": {"mood": {"enum": ["glad", "calm"]}}, "required": ["mood"]}

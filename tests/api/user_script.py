@@ -24,7 +24,7 @@ from engine import (
     ToolResult,
 )
 from engine.openai import transport
-from engine.testing.testing import ScriptedEngine, call
+from engine.testing.scripted import ScriptedEngine, call
 
 
 class Invoice(BaseModel):

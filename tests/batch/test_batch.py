@@ -17,7 +17,7 @@ from engine import BatchInputError, ChatTemplate, DiskFullError, Engine, EngineE
 from engine.batch import job, lines
 from engine.batch.index import Digests
 from engine.runtime.loop.config import LoopOptions
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 
 LONG = "much " * 2000  # more than the context holds
 

@@ -15,7 +15,7 @@ from engine import ChatTemplate, Engine, EngineError, RequestError, batch
 from engine.batch import job
 from engine.batch import lines as batch_lines
 from engine.batch.files import Files
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links, FIFOs and flock")
 ROWS = [{"custom_id": f"q{number}", "prompt": f"{number}"} for number in range(6)]

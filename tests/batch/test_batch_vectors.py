@@ -13,7 +13,7 @@ from engine import BatchInputError, ChatTemplate, Engine, batch
 from engine.batch import job
 from engine.cli import main
 from engine.support.errors import MissingTemplateError, RequestError
-from engine.testing.testing import ScriptedBackend
+from engine.testing.scripted import ScriptedBackend
 
 LONG = "word " * 100  # more tokens than a text may have
 

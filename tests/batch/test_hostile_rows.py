@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from engine import ChatTemplate, Engine, batch
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 
 ROWS = int(os.environ.get("LLAMA_ENGINE_BATCH_ROWS", "300"))
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}

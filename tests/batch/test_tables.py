@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from engine import BatchInputError, ChatTemplate, Engine, EngineError, RequestError, batch
 from engine.batch.column_prompt import column_prompt
 from engine.batch.rows import Defaults, parse_row
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.types.answer_formats import Choice
 
 LONG = "much " * 2000  # more than the context holds

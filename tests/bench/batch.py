@@ -33,7 +33,7 @@ from peers import LlamaPython, LlamaServer  # noqa: E402
 from engine import ChatTemplate, Engine, batch  # noqa: E402
 from engine.runtime.loop.loop import Loop  # noqa: E402
 from engine.support import _data  # noqa: E402
-from engine.testing.testing import ByteVocab, ScriptedBackend  # noqa: E402
+from engine.testing.scripted import ByteVocab, ScriptedBackend  # noqa: E402
 
 _DOCUMENTS, _SENTENCES, _N_CTX = 25, 12, 1024
 

@@ -29,9 +29,9 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
 from engine import ChatTemplate, DiskFullError, Engine, EngineError, batch  # noqa: E402
-from engine.runtime.stream.vectors import Vectors  # noqa: E402
-from engine.testing.testing import ByteVocab, ScriptedBackend, ScriptedVectors  # noqa: E402
-from engine.turns.vectors import matrix  # noqa: E402
+from engine.runtime.stream.embed_queue import Vectors  # noqa: E402
+from engine.testing.scripted import ByteVocab, ScriptedBackend, ScriptedVectors  # noqa: E402
+from engine.turns.embedding import matrix  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 DONE, DISK_FULL, CHANGED = 0, 4, 5

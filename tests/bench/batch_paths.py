@@ -25,7 +25,7 @@ from typing import NamedTuple
 sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
 from engine import ChatTemplate, Engine, EngineError, batch  # noqa: E402
-from engine.testing.testing import ByteVocab, ScriptedBackend  # noqa: E402
+from engine.testing.scripted import ByteVocab, ScriptedBackend  # noqa: E402
 
 NAMES = {
     "input": "in.jsonl",

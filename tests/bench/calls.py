@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT)]
 from engine import Engine  # noqa: E402
 from engine.formats.template.chat_template import ChatTemplate  # noqa: E402
 from engine.runtime.loop.loop import Loop  # noqa: E402
-from engine.testing.testing import ByteVocab, ScriptedBackend  # noqa: E402
+from engine.testing.scripted import ByteVocab, ScriptedBackend  # noqa: E402
 
 PACKAGE = str(ROOT / "engine")
 DOUBLE = str(ROOT / "engine" / "testing")

@@ -25,7 +25,7 @@ from projector_files import Kind, write_projector
 
 from engine import Engine, Image
 from engine.runtime.media.encoder import Encoder
-from engine.runtime.media.media import Unit
+from engine.runtime.media.media import MediaChunk
 
 KIND = Kind("mlp", image=14 * 48)
 ROUNDS = 5
@@ -58,7 +58,7 @@ def main() -> None:
     projector_files._D, projector_files._FF = 1024, 4096  # pyright: ignore[reportPrivateUsage]
     begin = Encoder._begin  # pyright: ignore[reportPrivateUsage]
 
-    def begin_here(encoder: Encoder, unit: Unit) -> None:
+    def begin_here(encoder: Encoder, unit: MediaChunk) -> None:
         """Let the loop wait, as if its own thread encoded."""
         assert begin(encoder, unit) is None
         encoder._thread.join()  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]

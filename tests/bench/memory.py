@@ -155,7 +155,7 @@ def _measure(path: str, options: dict[str, Any]) -> dict[str, Any]:
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before = _resident("VmHWM")
     asked = settings({"n_threads": 1, **options})
-    ready = loading.load(path, asked, loading.Reading(trust_template=True), preflight=False)
+    ready = loading.load(path, asked, loading.TemplateChoice(trust_template=True), preflight=False)
     weights: Any = ready.weights
     with Engine._over(ready, None) as llm:  # pyright: ignore[reportPrivateUsage]
         n_ctx = llm.n_ctx

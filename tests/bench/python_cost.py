@@ -32,7 +32,7 @@ from engine.runtime.guidance.matcher import Mask  # noqa: E402
 from engine.runtime.loop.backend import Row, Sampler  # noqa: E402
 from engine.runtime.loop.runner import Runner  # noqa: E402
 from engine.testing.byte_vocab import ByteVocab  # noqa: E402
-from engine.testing.testing import ScriptedBackend  # noqa: E402
+from engine.testing.scripted import ScriptedBackend  # noqa: E402
 
 TEXT = b"The weather in Paris is fine, and it will stay so until the evening; then some rain may fall. "
 STREAMS = (1, 16, 64)

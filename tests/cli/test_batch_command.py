@@ -16,7 +16,7 @@ import pytest
 
 from engine import ChatTemplate, ContextOverflowError, Engine
 from engine.cli import commands, main
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 
 
 @pytest.fixture

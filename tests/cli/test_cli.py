@@ -21,7 +21,7 @@ from engine.cli.screen import Screen, json_line
 from engine.support import _data
 from engine.support.display import figures
 from engine.support.errors import ContextOverflowError, EngineWarning, ModelLoadError
-from engine.testing.testing import ScriptedBackend
+from engine.testing.scripted import ScriptedBackend
 from engine.types.completion import Usage
 from engine.types.events import (
     ContentDelta,

@@ -18,7 +18,7 @@ from engine.cli import commands, doctor, main
 from engine.cli.screen import Screen, json_line
 from engine.support.errors import EngineWarning
 from engine.support.screens import Lines, Loading, Notebook, Terminal
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.types.events import (
     ContentDelta,
     Event,

@@ -9,7 +9,7 @@ from parsing_cases import FAMILIES, markers
 from engine import ChatTemplate, Completion, Engine
 from engine.formats.families import Format, builtin_families
 from engine.runtime.loop.config import LoopOptions
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.types.answer_formats import JsonSchema
 from engine.types.tools import AllowedTools, ToolName
 

@@ -13,7 +13,7 @@ from engine.runtime.loop.config import LoopOptions
 from engine.runtime.loop.generation import Limits
 from engine.runtime.loop.loop import Loop
 from engine.runtime.loop.request import Reply, TurnRequest
-from engine.testing.testing import ScriptedBackend
+from engine.testing.scripted import ScriptedBackend
 from engine.types.completion import Completion
 from engine.types.events import fold
 from engine.types.prompt import Piece, Prompt

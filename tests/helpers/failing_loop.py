@@ -14,7 +14,7 @@ from failing_calls import MEMORY, Breaker, Failure, decode_error, is_named, rais
 
 from engine.runtime.cache.state_store import StateStore
 from engine.runtime.loop.request import TurnRequest
-from engine.runtime.stream.vectors import Embed
+from engine.runtime.stream.embed_queue import Embed
 from engine.types.sampling import SamplingParams
 
 LONG = "the beginning that several prompts have in common, so that it is copied and kept: " * 2

@@ -28,9 +28,9 @@ from engine.llama.lifetime import Shared
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.cache.control_tokens import ControlTokens
 from engine.support.errors import EngineError, RequestError, TemplateError
+from engine.turns.embedding import Embedder
 from engine.turns.raw import infill_prompt
 from engine.turns.scoring import Scorer
-from engine.turns.vectors import Embedder
 from engine.types.media import Image, Media
 from engine.types.parts import Record
 from engine.types.prompt import Prompt

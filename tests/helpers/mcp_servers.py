@@ -11,7 +11,7 @@ from typing import Any
 from scripts import wait_until
 
 from engine import MCP, ChatTemplate, Engine, Run
-from engine.testing.testing import ScriptedBackend
+from engine.testing.scripted import ScriptedBackend
 
 _PATIENT: dict[str, Any] = {"timeout": 20}
 SCRIPT = Path(__file__).with_name("mcp_stdio.py")

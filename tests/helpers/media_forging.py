@@ -14,7 +14,7 @@ from projector_files import KINDS, media, write_model, write_projector
 
 from engine import Engine
 from engine.llama.vocab import LlamaVocab
-from engine.runtime.media.media import Unit
+from engine.runtime.media.media import MediaChunk
 from engine.types.prompt import Prompt
 
 SHOWN = 3
@@ -40,7 +40,7 @@ class SeeingProbe(Probe):
     def __init__(self, source: Path, llm: Engine, name: str) -> None:
         self._service = llm._service  # pyright: ignore[reportPrivateUsage]
         shown = media(KINDS[name])
-        units = [part for part in self._service._units(shown) if isinstance(part, Unit)]  # pyright: ignore[reportPrivateUsage]
+        units = [part for part in self._service._units(shown) if isinstance(part, MediaChunk)]  # pyright: ignore[reportPrivateUsage]
         self.expected = {"a unit": SHOWN * len(units), "a row": SHOWN * sum(unit.rows for unit in units)}
         vocab = self._service.vocab
         assert isinstance(vocab, LlamaVocab)

@@ -15,7 +15,7 @@ from projector_files import KINDS, Bare, Kind, media, write_model, write_project
 
 from engine import Completion, Engine, Message, StateStore
 from engine.runtime.cache.prefix import common_prefix
-from engine.runtime.media.media import Unit
+from engine.runtime.media.media import MediaChunk
 from engine.types.media import Media
 from engine.types.prompt import MediaPiece
 
@@ -101,7 +101,7 @@ def talk(name: str, paths: tuple[Path, Path], turns: int, *, isolated: bool = Fa
             projector = runner._backend.projector
             encode = projector._encoded
 
-            def counted(unit: Unit) -> Any:
+            def counted(unit: MediaChunk) -> Any:
                 encoded.append(unit)
                 return encode(unit)
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from engine import ChatTemplate, Engine
 from engine.batch import RayWorker
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 
 
 def said(question: str) -> str:

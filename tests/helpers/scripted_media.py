@@ -7,8 +7,8 @@ import numpy as np
 
 from engine import ChatTemplate, Engine, Image, RequestError, StateStore
 from engine.runtime.loop.config import LoopOptions
-from engine.runtime.media.media import Part, Unit
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.runtime.media.media import MediaChunk, PromptPart
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.types.completion import Completion
 from engine.types.media import Media, MediaKind
 
@@ -31,15 +31,15 @@ class Projector:
         self.is_causal = is_causal
         self.reads = 0
         self.encoded: list[bytes] = []
-        self.on_encode: Callable[[Unit], object] = lambda _: None
+        self.on_encode: Callable[[MediaChunk], object] = lambda _: None
 
-    def read(self, media: Media) -> Sequence[Part]:
+    def read(self, media: Media) -> Sequence[PromptPart]:
         if not isinstance(media, Image):
             raise RequestError("This projector takes no sound.")
         self.reads += 1
-        return (ord("<"),), Unit(media.digest, self.rows, self.rows, self.is_causal), (ord(">"),)
+        return (ord("<"),), MediaChunk(media.digest, self.rows, self.rows, self.is_causal), (ord(">"),)
 
-    def encode(self, unit: Unit) -> Any:
+    def encode(self, unit: MediaChunk) -> Any:
         """Returns rows that the scripted backend does not look at."""
         self.encoded.append(unit.key)
         self.on_encode(unit)

@@ -6,7 +6,7 @@ from typing import Any
 
 from engine import ChatTemplate, Engine
 from engine.runtime.loop.config import LoopOptions
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 
 VOCAB = ByteVocab(["<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>"], end=["<|im_end|>"])
 

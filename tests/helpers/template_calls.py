@@ -19,7 +19,7 @@ from engine.formats.template.prompt import prefix_of
 from engine.runtime.guidance import matcher
 from engine.runtime.guidance.guide import Guide
 from engine.runtime.guidance.matcher import Compiler, Marks, Matcher
-from engine.testing.testing import ByteVocab
+from engine.testing.scripted import ByteVocab
 from engine.tools import as_tools
 from engine.types.events import Event, fold
 from engine.types.parts import ToolCall

@@ -11,7 +11,7 @@ from response_templates import CODER, HERMES
 
 from engine import Engine, Engines
 from engine.hub import cache, companions, located
-from engine.hub.companion import LARGEST
+from engine.hub.tokenizer_config import LARGEST
 from engine.llama.gguf.gguf import read_gguf
 
 CONFIG = "tokenizer_config.json"

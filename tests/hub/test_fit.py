@@ -8,7 +8,7 @@ import model_files
 import pytest
 from hub_server import Hub
 
-from engine.api.loading import Reading, load
+from engine.api.loading import TemplateChoice, load
 from engine.cli import main
 from engine.cli.quantisations import Fit, Wanted, fits
 from engine.hub import located
@@ -60,7 +60,7 @@ def test_the_verdict_is_that_of_loading(builtin_model_path: Path) -> None:
     assert (told(edge).fits, told(edge - 100).fits) == (True, False)
     assert (told(edge).longest, told(edge - 100).longest) == (1024, 768)
     assert told(1000).longest == 0
-    asked, trusting = settings({"n_ctx": 1024, "n_sequences": 2}), Reading(trust_template=True)
+    asked, trusting = settings({"n_ctx": 1024, "n_sequences": 2}), TemplateChoice(trust_template=True)
     loaded = load(builtin_model_path, asked, trusting, preflight=False, machine=lambda: having(edge))
     assert loaded.backend.info.n_ctx == 1024
     loaded.weights.close()

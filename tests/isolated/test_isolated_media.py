@@ -16,8 +16,8 @@ from projector_files import KINDS, media, write_model, write_projector
 
 from engine import Engine, EngineError, Image, RequestError
 from engine.isolated.parent import IsolatedRunner
-from engine.isolated.protocol import Drop, Parcel, Parts, Read
-from engine.runtime.media.media import Part, Unit
+from engine.isolated.protocol import Drop, Parts, PickledRequest, Read
+from engine.runtime.media.media import MediaChunk, PromptPart
 
 TURN: dict[str, Any] = {"temperature": 0, "max_tokens": 2, "ignore_eos": True}
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
@@ -61,7 +61,7 @@ def test_pixels_cross_once_for_many_turns_and_are_forgotten_on_both_sides(apart:
     assert sum(isinstance(order, Read) for order in sent) == 1
     pixels = media(KINDS["llava"], 0)
     assert isinstance(pixels, Image)
-    assert all(pixels.rgb not in order.request for order in sent if isinstance(order, Parcel))
+    assert all(pixels.rgb not in order.request for order in sent if isinstance(order, PickledRequest))
     count = 20
     for seed in range(1, count):
         apart.chat(asked(seed), **TURN)
@@ -206,8 +206,8 @@ def test_a_child_that_reports_endless_rows_is_not_believed(apart: Engine, monkey
             each._replace(parts=tuple(map(endless, each.parts))) if isinstance(each, Parts) else each for each in answer
         ]
 
-    def endless(part: Part) -> Part:
-        return replace(part, rows=2**40) if isinstance(part, Unit) else part
+    def endless(part: PromptPart) -> PromptPart:
+        return replace(part, rows=2**40) if isinstance(part, MediaChunk) else part
 
     monkeypatch.setattr(link, "receive", grown)
     apart.chat("Hello", **TURN)  # the thread that reads has begun to wait before

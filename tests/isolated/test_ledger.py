@@ -1,23 +1,23 @@
 """Which orders are sent when, and which are sent again after a death."""
 
-from engine.isolated.ledger import Ledger, Owed
+from engine.isolated.pending import PendingRequest, PendingRequests
 
 
-def ledger_of(*ids: int) -> Ledger:
-    ledger = Ledger()
+def ledger_of(*ids: int) -> PendingRequests:
+    ledger = PendingRequests()
     for id_ in ids:
-        ledger.add(Owed(id_, f"order {id_}"))
+        ledger.add(PendingRequest(id_, f"order {id_}"))
     return ledger
 
 
-def due(ledger: Ledger) -> list[int]:
+def due(ledger: PendingRequests) -> list[int]:
     return [owed.id for owed in ledger.due()]
 
 
 def test_orders_are_sent_at_once() -> None:
     ledger = ledger_of(1, 2)
     assert due(ledger) == [1, 2]
-    ledger.add(Owed(3, "order 3"))
+    ledger.add(PendingRequest(3, "order 3"))
     assert due(ledger) == [3]
     assert due(ledger) == []
 
@@ -26,12 +26,12 @@ def test_after_a_death_each_waits_for_the_one_before() -> None:
     ledger = ledger_of(1, 2, 3)
     due(ledger)
     assert list(ledger.death()) == []
-    ledger.add(Owed(4, "order 4"))
+    ledger.add(PendingRequest(4, "order 4"))
     for id_ in (1, 2, 3):
         assert due(ledger) == [id_]
         assert due(ledger) == []
         ledger.end(id_)
-    ledger.add(Owed(5, "order 5"))
+    ledger.add(PendingRequest(5, "order 5"))
     assert due(ledger) == [4, 5], "together again"
 
 
@@ -59,7 +59,7 @@ def test_deaths_keep_the_order() -> None:
     ledger = ledger_of(1, 2, 3)
     due(ledger)
     ledger.death()
-    ledger.add(Owed(4, "order 4"))
+    ledger.add(PendingRequest(4, "order 4"))
     ledger.death()  # before anything was sent again
     assert due(ledger) == [1]
     ledger.end(1)
@@ -71,7 +71,7 @@ def test_cancelled_orders_that_wait_are_withdrawn() -> None:
     due(ledger)
     ledger.death()
     due(ledger)
-    ledger.add(Owed(3, "order 3"))
+    ledger.add(PendingRequest(3, "order 3"))
     for id_ in (1, 2, 3):
         owed = ledger.get(id_)
         assert owed is not None

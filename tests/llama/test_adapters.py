@@ -13,7 +13,7 @@ from adapted_turns import BareAdapted, Part, compared, hits_across
 from adapter_files import LAYERS, WIDTH, write_adapter, write_control_vector
 
 from engine import Engine, batch
-from engine.api.loading import Reading, load
+from engine.api.loading import TemplateChoice, load
 from engine.llama.gguf.adapter_file import read_adapter, read_control_vectors
 from engine.llama.plan.plan import Machine
 from engine.support import _data
@@ -256,7 +256,7 @@ def test_an_adapter_that_does_not_fit_is_refused(files: dict[str, Path], tmp_pat
     assert room.without(1 << 29).room == Machine(available=1 << 29).room
     small = [Machine(available=1 << 40)]
     loaded = load(
-        None, settings({"n_ctx": 512}), Reading(trust_template=True), machine=lambda: small[0], preflight=False
+        None, settings({"n_ctx": 512}), TemplateChoice(trust_template=True), machine=lambda: small[0], preflight=False
     )
     small[0] = Machine(available=size)
     with pytest.raises(ContextOverflowError, match="drop another"):

@@ -17,7 +17,7 @@ from engine.llama.model import Model
 from engine.llama.state import check_state
 from engine.runtime.loop.backend import Row
 from engine.runtime.loop.config import ContextOptions
-from engine.runtime.media.media import Unit
+from engine.runtime.media.media import MediaChunk
 from engine.support.errors import DecodeError
 from engine.types.media import Media
 
@@ -102,7 +102,7 @@ def test_a_restored_sequence_knows_where_its_pictures_end(files: tuple[Path, Pat
         options = ContextOptions(n_ctx=1024, n_sequences=3, n_threads=1)
         backend = model.backend(options, read_projector(files[1]))
         assert backend.projector is not None
-        unit = next(part for part in backend.projector.read(media(kind)) if isinstance(part, Unit))
+        unit = next(part for part in backend.projector.read(media(kind)) if isinstance(part, MediaChunk))
         backend.decode([Row(token, token, 0, False) for token in range(3)])
         backend.decode_media(unit, 0, 3)
         end = 3 + unit.positions

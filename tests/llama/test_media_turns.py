@@ -10,7 +10,7 @@ from media_talks import TURN, opened, talk
 from projector_files import KINDS, Kind, media
 
 from engine import Audio, Completion, Engine, RequestError
-from engine.runtime.media.media import Unit
+from engine.runtime.media.media import MediaChunk
 from engine.types.media import Media
 
 CLOSE = 0.1
@@ -60,7 +60,7 @@ def noted(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[byt
     keys: list[bytes] = []
     method: Any = getattr(owner, name)
 
-    def note(unit: Unit, *more: Any) -> Any:
+    def note(unit: MediaChunk, *more: Any) -> Any:
         keys.append(unit.key)
         return method(unit, *more)
 
@@ -80,7 +80,7 @@ def test_a_second_conversation_encodes_nothing_and_evaluates_none_of_its_rows(
         encoded.clear()
         evaluated.clear()
         first = llm.chat([shown(media(kind, seed))], **TURN)
-        units = [unit.key for unit in backend.projector.read(media(kind, seed)) if isinstance(unit, Unit)]
+        units = [unit.key for unit in backend.projector.read(media(kind, seed)) if isinstance(unit, MediaChunk)]
         assert encoded == [*dict.fromkeys(evaluated)] == units
         steps = len(evaluated)
         again = llm.chat([shown(media(kind, seed), "Something else?")], **TURN)

@@ -15,7 +15,7 @@ from engine.llama.gguf.projector_file import read_projector
 from engine.llama.model import Model
 from engine.runtime.loop.backend import Row
 from engine.runtime.loop.config import ContextOptions, MediaOptions
-from engine.runtime.media.media import Part, Unit
+from engine.runtime.media.media import MediaChunk, PromptPart
 from engine.support.errors import DecodeError, EngineError, RequestError
 from engine.types.media import Audio, Image, Media
 
@@ -65,7 +65,7 @@ def evaluated(
             assert backend.projector is not None
             made = backend.projector.read(part)
         for each in made:
-            if isinstance(each, Unit):
+            if isinstance(each, MediaChunk):
                 assert isinstance(part, Image | Audio)
                 sizes.append((2 if isinstance(part, Audio) else 1, each.rows, each.positions))
                 backend.decode_media(each, sequence, place)
@@ -188,8 +188,8 @@ def test_a_sequence_or_a_context_that_there_is_not(backend: LlamaBackend, files:
             plain.decode_media(unit, 0, 0)
 
 
-def first_unit(parts: Sequence[Part]) -> Unit:
-    return next(part for part in parts if isinstance(part, Unit))
+def first_unit(parts: Sequence[PromptPart]) -> MediaChunk:
+    return next(part for part in parts if isinstance(part, MediaChunk))
 
 
 class TestOneProjector:
@@ -224,8 +224,10 @@ class TestOneProjector:
             backend = model.backend(OPTIONS, read_projector(path))
             assert backend.projector is not None
             parts = backend.projector.read(media(kind))
-            read = [[*map(backend.vocab.text, part)] if not isinstance(part, Unit) else part.rows for part in parts]
-            assert len({part.key for part in parts if isinstance(part, Unit)}) == 5
+            read = [
+                [*map(backend.vocab.text, part)] if not isinstance(part, MediaChunk) else part.rows for part in parts
+            ]
+            assert len({part.key for part in parts if isinstance(part, MediaChunk)}) == 5
         around, overview, *tiles = kind.tokens
         first, *others = ([around, tile] for tile in tiles)
         ends = [*others[:1], ["\n", *others[1]], *others[2:]]
@@ -238,7 +240,7 @@ class TestOneProjector:
         picture = Image(np.zeros((280, 280, 3), np.uint8))
         path = write_projector(tmp_path / "mmproj.gguf", kind)
         with Model.load(write_model(tmp_path / "model.gguf", kind)) as model:
-            units: list[Unit] = []
+            units: list[MediaChunk] = []
             for options in (MediaOptions(), MediaOptions(image_max_tokens=20), MediaOptions(image_min_tokens=400)):
                 reader = model.backend(OPTIONS, read_projector(path, options)).projector
                 assert reader is not None
@@ -257,7 +259,7 @@ class TestOneProjector:
             with pytest.raises(RequestError, match="399 samples is too short"):
                 reader.read(Audio(np.zeros(399, np.float32), rate=16_000))
             long = reader.read(Audio(np.zeros(16_000 * 31, np.float32), rate=16_000))
-            assert [part.rows for part in long if isinstance(part, Unit)] == [375, 375]
+            assert [part.rows for part in long if isinstance(part, MediaChunk)] == [375, 375]
         with pytest.raises(EngineError, match="closed"):
             reader.read(media(KINDS["ultravox"]))
 

@@ -12,13 +12,13 @@ import pytest
 from projector_files import KINDS, write_model, write_projector
 
 from engine import Audio, Engine, Image
-from engine.api.loading import Reading, load
+from engine.api.loading import TemplateChoice, load
 from engine.llama.gguf.projector_file import read_projector
 from engine.llama.lib import mtmd
 from engine.llama.model import Model
 from engine.llama.plan.plan import Machine
 from engine.runtime.loop.config import ContextOptions, MediaOptions
-from engine.runtime.media.media import Unit
+from engine.runtime.media.media import MediaChunk
 from engine.support.errors import ContextOverflowError, ModelLoadError
 from engine.turns.options import settings
 from engine.types.media import Media
@@ -35,7 +35,7 @@ def encoded_with(model: Path, path: Path, media: Media, options: MediaOptions, l
         assert backend.projector is not None
         log.clear()
         for part in backend.projector.read(media):
-            if isinstance(part, Unit):
+            if isinstance(part, MediaChunk):
                 backend.projector.encode(part)
     told = [float(size) for record in log.records for size in _BUFFER.findall(record.getMessage())]
     assert told, "clip no longer says what it takes"
@@ -114,7 +114,7 @@ def test_more_rows_take_more(tmp_path: Path) -> None:
 
 def test_the_planner_leaves_room_for_it(tmp_path: Path, builtin_model_path: Path) -> None:
     path = write_projector(tmp_path / "mmproj.gguf", KINDS["llava"])
-    trusting, need = Reading(trust_template=True), read_projector(path).memory
+    trusting, need = TemplateChoice(trust_template=True), read_projector(path).memory
 
     def loaded(available: int, projector: Path | None, **options: Any) -> int:
         given = settings({"n_sequences": 1, **options})

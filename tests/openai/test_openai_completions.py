@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from openai_clients import ASK, INITIALS, PING, USAGE, WrittenEngine, golden_turns, scripted, turns
 
 import engine.openai
-from engine.openai.completions import logprobs_object
+from engine.openai.chat_completions import logprobs_object
 from engine.types.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 from engine.types.sampling import TokenLogprob
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from engine import ChatTemplate, Engine
-from engine.testing.testing import ScriptedBackend
+from engine.testing.scripted import ScriptedBackend
 
 openai = pytest.importorskip("openai")
 

@@ -10,9 +10,9 @@ from openai_clients import ASK, PING, WrittenEngine, scripted
 
 import engine.openai
 from engine import Engine
+from engine.openai.extra_fields import SERVER_FIELDS
 from engine.openai.fields import CHAT_FIELDS, RESPONSES_FIELDS
 from engine.openai.request import Field
-from engine.openai.servers import SERVER_FIELDS
 from engine.support.errors import EngineWarning
 from engine.turns.options import TurnOptions
 from engine.types.answer_formats import ResponseFormat

@@ -13,7 +13,7 @@ import engine.openai
 from engine import GBNF, Choice, Engine, EngineWarning, JsonSchema, Lark, Regex
 from engine.batch.bodies import read_body
 from engine.openai.api import Api
-from engine.openai.servers import SERVER_FIELDS
+from engine.openai.extra_fields import SERVER_FIELDS
 from engine.support.errors import RequestError
 from engine.types.answer_formats import ResponseFormat
 from engine.types.events import ContentDelta, Finished

@@ -11,11 +11,11 @@ from openai_clients import CALL, INITIALS, PING, USAGE, WrittenEngine, golden_tu
 import engine.openai
 from engine import ChatTemplate, Engine
 from engine.openai.fields import RESPONSES_FIELDS
-from engine.openai.items import encoded, messages_of, stored_items
 from engine.openai.problems import Problem
+from engine.openai.response_items import encoded, messages_of, stored_items
 from engine.openai.store import ResponseStore, Stored
 from engine.support.errors import DecodeError
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.types.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 
 openai = pytest.importorskip("openai")

@@ -18,7 +18,7 @@ from engine.runtime.loop.request import TurnRequest
 from engine.runtime.stream.service import Service
 from engine.runtime.stream.stream import Stream
 from engine.support.errors import DecodeError, EngineError, ModelLoadError, RequestError
-from engine.testing.testing import ScriptedBackend
+from engine.testing.scripted import ScriptedBackend
 
 A, B, HALF = Adapters((("a", 1.0),)), Adapters((("b", 1.0),)), Adapters((("a", 0.5), ("b", 0.5)))
 

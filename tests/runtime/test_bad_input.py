@@ -19,7 +19,7 @@ from engine import (
     RequestError,
     TemplateError,
 )
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 
 QUESTION: list[dict[str, Any]] = [{"role": "user", "content": "Hello!"}]
 

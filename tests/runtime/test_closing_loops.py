@@ -5,7 +5,7 @@ import asyncio
 import gc
 
 from engine.runtime.stream.stream import Stream
-from engine.testing.testing import ScriptedEngine
+from engine.testing.scripted import ScriptedEngine
 
 ANSWER = "one two three four"
 

@@ -15,7 +15,7 @@ from engine.runtime.cache.control_tokens import ControlTokens
 from engine.runtime.loop.request import TurnRequest
 from engine.runtime.stream.service import Service
 from engine.support.errors import ForgedPromptError
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.types.prompt import Piece, Prompt
 
 VOCAB = ByteVocab(["<a>", "<u>", "\n\n", "!"], end=["<e>"], bos="<s>")

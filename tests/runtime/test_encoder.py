@@ -12,7 +12,7 @@ from scripted_media import Projector, asked, opened, picture, read
 from engine import EngineError, StateStore
 from engine.runtime.loop.backend import Row
 from engine.runtime.media.encoder import Encoder
-from engine.runtime.media.media import Part, Unit
+from engine.runtime.media.media import MediaChunk, PromptPart
 from engine.support.errors import DecodeError
 from engine.types.media import Media
 
@@ -27,7 +27,7 @@ class Gate:
         self.open = threading.Event()
         projector.on_encode = self.hold
 
-    def hold(self, _unit: Unit) -> None:
+    def hold(self, _unit: MediaChunk) -> None:
         self.begun.set()
         assert self.open.wait(WAIT)
 
@@ -78,7 +78,7 @@ def test_one_at_a_time_the_most_urgent_first() -> None:
     llm, _ = opened(projector)
     running: list[int] = []
 
-    def count(_unit: Unit) -> None:
+    def count(_unit: MediaChunk) -> None:
         running.append(threading.active_count())
 
     with llm:
@@ -112,8 +112,8 @@ def test_a_request_that_waits_can_be_cancelled_and_has_its_deadline() -> None:
 class Bare(Projector):
     """Puts nothing around a picture, which has two parts."""
 
-    def read(self, media: Media) -> list[Part]:
-        (unit,) = (part for part in super().read(media) if isinstance(part, Unit))
+    def read(self, media: Media) -> list[PromptPart]:
+        (unit,) = (part for part in super().read(media) if isinstance(part, MediaChunk))
         return [unit, replace(unit, key=unit.key[::-1])]
 
 
@@ -148,7 +148,7 @@ def test_what_cannot_be_encoded_ends_those_that_wait_for_it() -> None:
     projector = Projector()
     llm, _ = opened(projector)
 
-    def fail(unit: Unit) -> None:
+    def fail(unit: MediaChunk) -> None:
         if unit.key == picture(9).digest:
             raise DecodeError("no rows", "failed")
 
@@ -173,7 +173,7 @@ def test_what_ends_a_process_ends_the_request_only() -> None:
     projector = Projector()
     llm, _ = opened(projector)
 
-    def leave(_unit: Unit) -> None:
+    def leave(_unit: MediaChunk) -> None:
         raise SystemExit(3)
 
     with llm:
@@ -222,7 +222,7 @@ def test_closing_waits_for_what_is_encoded() -> None:
 def test_rows_are_kept_only_while_they_are_wanted() -> None:
     done = threading.Semaphore(0)
     encoder = Encoder(lambda unit: unit.key, done.release)  # pyright: ignore[reportArgumentType]
-    one, two = Unit(b"1" * 32, 3, 3, True), Unit(b"2" * 32, 3, 3, True)
+    one, two = MediaChunk(b"1" * 32, 3, 3, True), MediaChunk(b"2" * 32, 3, 3, True)
     assert dict(encoder.encoded([one, two])) == {}
     assert done.acquire(timeout=WAIT)
     assert dict(encoder.encoded([one, two])) == {one.key: one.key}
@@ -239,7 +239,7 @@ def rows_between(llm: Any, backend: Any, projector: Projector) -> tuple[list[int
     decodes: list[int] = []
     decode = backend.decode_media
 
-    def note(unit: Unit, sequence: int, position: int, rows: Any, part: slice) -> None:
+    def note(unit: MediaChunk, sequence: int, position: int, rows: Any, part: slice) -> None:
         decode(unit, sequence, position, rows, part)
         parts.append(part.stop - part.start)
         decodes.append(backend.decodes)
@@ -283,7 +283,7 @@ def test_of_a_picture_that_was_begun_nothing_is_left(monkeypatch: pytest.MonkeyP
     llm, backend = opened(projector, n_batch=64, n_sequences=2, states=StateStore(0))
     decode, stream = backend.decode_media, None
 
-    def stop(unit: Unit, sequence: int, position: int, rows: Any, part: slice) -> None:
+    def stop(unit: MediaChunk, sequence: int, position: int, rows: Any, part: slice) -> None:
         decode(unit, sequence, position, rows, part)
         if stream is not None and part.start >= 128:
             stream.cancel()
@@ -309,7 +309,7 @@ def test_a_picture_of_which_a_part_failed_is_begun_again(reason: Any, monkeypatc
     llm, backend = opened(projector, n_batch=64)
     decode, failed = backend.decode_media, list[int]()
 
-    def fail(unit: Unit, sequence: int, position: int, rows: Any, part: slice) -> None:
+    def fail(unit: MediaChunk, sequence: int, position: int, rows: Any, part: slice) -> None:
         if part.start >= 128 and not failed:
             failed.append(part.start)
             backend.trim(sequence, position)
@@ -328,7 +328,7 @@ def test_a_picture_of_which_a_part_always_fails_ends_its_request(monkeypatch: py
     llm, backend = opened(Projector(1000), n_batch=64)
     decode = backend.decode_media
 
-    def fail(unit: Unit, sequence: int, position: int, rows: Any, part: slice) -> None:
+    def fail(unit: MediaChunk, sequence: int, position: int, rows: Any, part: slice) -> None:
         if part.start >= 128 and unit.key == picture(1).digest:
             backend.trim(sequence, position)
             raise DecodeError("no such row", "failed")

@@ -14,7 +14,7 @@ from failing_loop import KINDS, Work, failing, told
 from engine.runtime.loop.request import Reply, TurnRequest
 from engine.runtime.loop.runner import Runner
 from engine.support.errors import EngineError
-from engine.testing.testing import ScriptedBackend
+from engine.testing.scripted import ScriptedBackend
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,7 +14,7 @@ from engine.agent.mcp import MCP
 from engine.support import deadlines
 from engine.support.errors import EngineError
 from engine.support.offloop import off_loop
-from engine.testing.testing import ScriptedEngine, call
+from engine.testing.scripted import ScriptedEngine, call
 
 NONE_LEFT = raising(RuntimeError("can't start new thread"))
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from engine.formats.parsing import Parser
 from engine.runtime.loop.generation import Generation, Limits, TokenTable
 from engine.runtime.loop.stops import ContentStops
-from engine.testing.testing import ByteVocab
+from engine.testing.scripted import ByteVocab
 from engine.types.completion import Completion
 from engine.types.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallStart, fold
 from engine.types.prompt import Piece

@@ -7,7 +7,7 @@ import pytest
 
 from engine import ChatTemplate, Engine
 from engine.support.errors import RequestError
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 
 FIM = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>")
 

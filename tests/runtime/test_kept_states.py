@@ -10,12 +10,12 @@ from doubles import echo, plain, prompt
 from engine import ChatTemplate, Conversation, DecodeError, Engine, EngineError, StateStore
 from engine.runtime.adapters.adapters import BASE, Adapters
 from engine.runtime.cache.prefix import Lease, PrefixCache
-from engine.runtime.cache.state_store import Shelf
+from engine.runtime.cache.state_store import OriginStates
 from engine.runtime.loop.backend import Row
 from engine.runtime.loop.config import LoopOptions
 from engine.runtime.loop.request import TurnRequest
 from engine.runtime.stream.service import Service
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.types.completion import Completion
 
 VOCAB = ByteVocab(["<|im_start|>"], end=["<|im_end|>"])
@@ -251,7 +251,7 @@ def test_what_nobody_goes_on_from_is_not_kept() -> None:
 def test_states_belong_to_the_adapters_that_computed_them() -> None:
     """Each prompt is found again with its own adapters only."""
     backend = ScriptedBackend(echo, n_ctx=1000, n_sequences=1)
-    cache = PrefixCache(backend, shelf=Shelf(StateStore(), lambda: backend.origin))
+    cache = PrefixCache(backend, shelf=OriginStates(StateStore(), lambda: backend.origin))
     tokens = list(range(100))
     other = list(range(200, 300))
 

@@ -11,8 +11,8 @@ import pytest
 from scripted_media import ROWS, TEMPLATE, VOCAB, Projector, asked, opened, picture, read
 
 from engine import ChatTemplate, Engine, Image, RequestError, StateStore
-from engine.runtime.media.media import Part, Unit, are_whole, position, row_tokens
-from engine.testing.testing import ScriptedBackend
+from engine.runtime.media.media import MediaChunk, PromptPart, are_whole, position, row_tokens
+from engine.testing.scripted import ScriptedBackend
 from engine.types.media import Media
 
 LONG = "a text of some length, " * 5
@@ -63,11 +63,11 @@ def test_another_picture_of_the_same_beginning_never_hits(tmp_path: Path, where:
 class Other(Projector):
     """Another projector: its rows of the same picture are others."""
 
-    def read(self, media: Media) -> "list[Part]":
+    def read(self, media: Media) -> "list[PromptPart]":
         parts = super().read(media)
         return [
-            Unit(sha256(part.key).digest(), part.rows, part.positions, part.is_causal)
-            if isinstance(part, Unit)
+            MediaChunk(sha256(part.key).digest(), part.rows, part.positions, part.is_causal)
+            if isinstance(part, MediaChunk)
             else part
             for part in parts
         ]
@@ -148,7 +148,7 @@ def cut(tokens: list[int]) -> list[int]:
 
 
 def with_another(tokens: list[int]) -> list[int]:
-    return [*tokens, *row_tokens(Unit(b"x" * 32, 5, 5, True))]
+    return [*tokens, *row_tokens(MediaChunk(b"x" * 32, 5, 5, True))]
 
 
 @pytest.mark.parametrize(
@@ -216,9 +216,9 @@ def test_labels_and_texts_behind_a_picture_are_scored() -> None:
 
 
 def test_numbers_of_rows_hold_the_key() -> None:
-    one, two = Unit(picture(1).digest, 5, 3, True), Unit(picture(2).digest, 5, 3, True)
+    one, two = MediaChunk(picture(1).digest, 5, 3, True), MediaChunk(picture(2).digest, 5, 3, True)
     assert not set(row_tokens(one)) & set(row_tokens(two))
-    assert not set(row_tokens(one)) & set(row_tokens(Unit(picture(1).digest, 5, 4, True)))
+    assert not set(row_tokens(one)) & set(row_tokens(MediaChunk(picture(1).digest, 5, 4, True)))
     tokens = [1, *row_tokens(one), *row_tokens(two)]
     assert are_whole(tokens)
     assert position(tokens, len(tokens)) == 7

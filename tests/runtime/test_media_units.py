@@ -8,15 +8,15 @@ import pytest
 from scripted_media import ROWS, TEMPLATE, VOCAB, asked, opened, picture, read
 
 from engine import Audio, ChatTemplate, Engine, ForgedPromptError, Piece, RequestError
-from engine.runtime.media.media import Unit, are_whole, has_media, position, row_tokens, whole
+from engine.runtime.media.media import MediaChunk, are_whole, has_media, position, row_tokens, whole
 from engine.support.errors import DecodeError
-from engine.testing.testing import ScriptedBackend
+from engine.testing.scripted import ScriptedBackend
 
 
 def test_numbers_of_rows() -> None:
-    one, two = Unit(bytes(31) + b"a", 7, 3, True), Unit(bytes(32), 4, 4, True)
+    one, two = MediaChunk(bytes(31) + b"a", 7, 3, True), MediaChunk(bytes(32), 4, 4, True)
     first, second = list(row_tokens(one)), list(row_tokens(two))
-    assert list(row_tokens(Unit(bytes(31) + b"a", 7, 3, True))) == first
+    assert list(row_tokens(MediaChunk(bytes(31) + b"a", 7, 3, True))) == first
     assert len({*first, *second}) == 11
     assert max(*first, *second) < 0
     tokens = [5, *first, 6, *second, 7]
@@ -69,7 +69,7 @@ def test_a_failed_decode_ends_the_request_alone(monkeypatch: pytest.MonkeyPatch)
     llm, backend = opened()
     decode = backend.decode_media
 
-    def fail(unit: Unit, *arguments: Any) -> None:
+    def fail(unit: MediaChunk, *arguments: Any) -> None:
         if unit.key == picture(9).digest:
             raise DecodeError("no rows", "failed")
         decode(unit, *arguments)
@@ -89,7 +89,7 @@ def test_what_media_cannot_do_is_refused() -> None:
             llm.chat([{"role": "user", "content": ["?", Audio(np.zeros(100), rate=8000)]}])
         with pytest.raises(RequestError, match="There is no token -5"):
             llm.complete([1, -5, 2])
-        rows = list(row_tokens(Unit(picture(1).digest, 3, 3, True)))
+        rows = list(row_tokens(MediaChunk(picture(1).digest, 3, 3, True)))
         with pytest.raises(RequestError, match="There is no token"):
             llm.score([1, *rows, 2], [[3]])
     plain = Engine(ScriptedBackend(["x"], vocab=VOCAB), ChatTemplate(TEMPLATE, family="hermes"))

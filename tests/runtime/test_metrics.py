@@ -8,7 +8,7 @@ from engine.runtime.loop.metrics import Metrics, Tally
 from engine.runtime.loop.request import TurnRequest
 from engine.runtime.stream.service import Service
 from engine.support.errors import EngineError
-from engine.testing.testing import ScriptedBackend
+from engine.testing.scripted import ScriptedBackend
 from engine.types.completion import Usage
 
 

@@ -22,7 +22,7 @@ from engine.runtime.loop.config import LoopOptions
 from engine.runtime.loop.request import TurnRequest
 from engine.runtime.stream.service import Service
 from engine.support.errors import EngineError, QueueFullError, RequestError
-from engine.testing.testing import ScriptedBackend
+from engine.testing.scripted import ScriptedBackend
 from engine.types.completion import Completion
 from engine.types.events import Event
 from engine.types.sampling import FinishReason

@@ -15,7 +15,7 @@ from engine import ChatTemplate, ContextOverflowError, DecodeError, Engine, Engi
 from engine.runtime.loop.backend import Row
 from engine.runtime.loop.request import TurnRequest
 from engine.runtime.stream.service import PinnedPrefix, Service
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 
 VOCAB = ByteVocab(["<|im_start|>"], end=["<|im_end|>"])
 SYSTEM: list[dict[str, Any]] = [{"role": "system", "content": "You are a system prompt of some length. " * 3}]

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.runtime.cache.prefix import Blocked, Lease, PrefixCache, common_prefix
-from engine.runtime.cache.state_store import Shelf, StateStore
+from engine.runtime.cache.state_store import OriginStates, StateStore
 from engine.runtime.loop.backend import Row
 from engine.support.errors import DecodeError
-from engine.testing.testing import ScriptedBackend
+from engine.testing.scripted import ScriptedBackend
 
 
 class Bench:
@@ -45,7 +45,7 @@ class Bench:
             copy_cost=copy_cost,
             checkpoint_bytes=checkpoint_bytes,
         )
-        shelf = None if states is None else Shelf(StateStore(states), lambda: self.backend.origin)
+        shelf = None if states is None else OriginStates(StateStore(states), lambda: self.backend.origin)
         self.cache = PrefixCache(self.backend, patience=patience, shelf=shelf, worth=2)
 
     def acquire(self, tokens: list[int]) -> Lease:

@@ -11,7 +11,7 @@ from engine.runtime.loop.backend import Row
 from engine.runtime.loop.request import Reply, TurnRequest
 from engine.runtime.loop.runner import Runner
 from engine.support.errors import EngineError
-from engine.testing.testing import ScriptedBackend
+from engine.testing.scripted import ScriptedBackend
 from engine.types.events import fold
 
 

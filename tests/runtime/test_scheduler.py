@@ -10,8 +10,8 @@ from engine.runtime.loop.generation import Generation, Limits, TokenTable
 from engine.runtime.loop.request import TurnRequest
 from engine.runtime.loop.scheduler import Chunk, PrefillBudget, Scheduler, UnitPart
 from engine.runtime.loop.sequence import SequenceState
-from engine.runtime.media.media import Placed, Unit, row_tokens
-from engine.testing.testing import ByteVocab
+from engine.runtime.media.media import ChunkAt, MediaChunk, row_tokens
+from engine.testing.scripted import ByteVocab
 
 VOCAB = ByteVocab()
 TOKENS = TokenTable(VOCAB)
@@ -55,8 +55,8 @@ def done(chunks: list[Chunk]) -> None:
 def test_a_unit_that_was_begun_goes_on_first() -> None:
     """Its rows are in the memory, and counted as needed until it is there as a whole."""
     scheduler = scheduler_of(8, rows=8)
-    unit = Unit(bytes(32), 20, 20, True)
-    request = TurnRequest(prompt(""), plain, tokens=(1, *row_tokens(unit), 2), media=(Placed(1, unit),))
+    unit = MediaChunk(bytes(32), 20, 20, True)
+    request = TurnRequest(prompt(""), plain, tokens=(1, *row_tokens(unit), 2), media=(ChunkAt(1, unit),))
     state = SequenceState(request, Generation(TOKENS, plain(), Limits()), list(request.tokens), rows=[0])
     scheduler.add(state)
     scheduler.start(state, 0, 1)

@@ -20,10 +20,10 @@ from engine.formats.parsing import Parser
 from engine.runtime.loop.backend import Row
 from engine.runtime.loop.generation import Limits
 from engine.runtime.loop.request import TurnRequest
-from engine.runtime.stream.process import Home
+from engine.runtime.stream.process import OwnerProcess
 from engine.runtime.stream.service import Service, Stream, _close  # pyright: ignore[reportPrivateUsage]
 from engine.support.errors import ContextOverflowError, DecodeError, EngineError, RequestError
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.types.completion import Completion
 from engine.types.events import ContentDelta, Event, Finished, ReasoningDelta, fold
 from engine.types.prompt import Piece, Prompt
@@ -306,7 +306,7 @@ def test_closing_at_the_end_is_not_given_up_for_an_interrupt() -> None:
         if len(closed) == 1:
             raise KeyboardInterrupt
 
-    _close(Home(), close)
+    _close(OwnerProcess(), close)
     assert closed == ["interrupted", "whole"]
 
 

@@ -13,7 +13,7 @@ import pytest
 from engine.runtime.adapters.adapters import BASE, Adapters
 from engine.runtime.cache import state_store
 from engine.runtime.cache.state_file import Origin, SavedState, write_state
-from engine.runtime.cache.state_store import Shelf, StateStore, Stored
+from engine.runtime.cache.state_store import OriginStates, StateStore, Stored
 from engine.support.errors import RequestError
 
 ORIGIN = Origin("abc", "0.3.36", "f16", "f16", "auto", "", True, 1)
@@ -36,8 +36,8 @@ class Memory:
         return self.state
 
 
-def shelf(store: StateStore, origin: Origin = ORIGIN) -> Shelf:
-    return Shelf(store, lambda: origin)
+def shelf(store: StateStore, origin: Origin = ORIGIN) -> OriginStates:
+    return OriginStates(store, lambda: origin)
 
 
 def keep(store: StateStore, tokens: tuple[int, ...], size: int = 1000, origin: Origin = ORIGIN) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from engine.runtime.cache.token_memory import TurnMemory
 from engine.runtime.loop.request import TurnRequest
 from engine.runtime.stream.service import Service
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.types.prompt import Piece, Prompt
 
 

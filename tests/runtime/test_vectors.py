@@ -10,9 +10,9 @@ import pytest
 
 from engine import ChatTemplate, Engine
 from engine.formats.families.embedding import prefixes
-from engine.runtime.stream.vectors import Embed, VectorInfo, VectorQueue, Vectors
+from engine.runtime.stream.embed_queue import Embed, VectorInfo, VectorQueue, Vectors
 from engine.support.errors import DecodeError, EngineError, QueueFullError, RequestError
-from engine.testing.testing import ScriptedBackend
+from engine.testing.scripted import ScriptedBackend
 
 INFO = VectorInfo("mean", 1, longest=8, rows=8, sequences=3)
 

@@ -16,7 +16,7 @@ from engine.cli.chat import Chat
 from engine.cli.screen import Screen
 from engine.runtime.cache.state_file import Origin, SavedState, write_state
 from engine.support.output_file import identity, replacing, resolved, write_file
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links and FIFOs")
 ORIGIN = Origin("m", "0", "f16", "f16", "auto", "", False, 1)

@@ -1,4 +1,4 @@
-"""engine.testing.testing: the byte vocabulary, and the books that ScriptedBackend keeps."""
+"""engine.testing.scripted: the byte vocabulary, and the books that ScriptedBackend keeps."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 from engine import ChatTemplate, Choice, JsonSchema, RequestError
 from engine.runtime.loop.backend import Backend, Row
 from engine.support.errors import DecodeError, EngineError
-from engine.testing.testing import ByteVocab, Reply, ScriptedBackend, ScriptedEngine, call
+from engine.testing.scripted import ByteVocab, Reply, ScriptedBackend, ScriptedEngine, call
 from engine.types.prompt import Piece
 from engine.types.sampling import SamplingParams
 

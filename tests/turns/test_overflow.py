@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import ChatTemplate, ContextOverflowError, Engine, RequestError
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.turns.overflow import kept, shortened
 from engine.types.messages import Message
 from engine.types.parts import ToolCall

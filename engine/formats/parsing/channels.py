@@ -12,7 +12,7 @@ from engine.formats.parsing.argument_text import quoted
 from engine.formats.parsing.emitter import CallEmitter, Emitter, Span
 from engine.formats.parsing.grammar import JsonText, Marker, Node, Words, in_order, maybe, one_of
 from engine.formats.parsing.json_reader import JsonReader, Outcome
-from engine.formats.parsing.reader import CONTROL, CUT, WINDOW, Reader, Reading, Spelling, compiled
+from engine.formats.parsing.reader import CONTROL, CUT, WINDOW, Gen, Reader, Spelling, compiled
 from engine.formats.parsing.unmarked import BareCalls, Demands
 from engine.types.tools import Tool
 
@@ -63,7 +63,7 @@ class ChannelTurn:
         self._is_role = compiled(syntax.role)
         self._json = JsonReader(reader, self._in_body.literals, spelling.hard)
 
-    def run(self) -> Reading[None]:
+    def run(self) -> Gen[None]:
         """Read the whole turn, to the end of the input."""
         reader = self._reader
         while (yield from reader.more()):
@@ -78,7 +78,7 @@ class ChannelTurn:
             else:
                 yield from self._message_from_header()
 
-    def _message_from_header(self) -> Reading[None]:
+    def _message_from_header(self) -> Gen[None]:
         """Read a header, then the body that it announces."""
         reader, header = self._reader, _Header()
         start, to = reader.consumed, f" {self._syntax.recipient}{self._syntax.namespace}"
@@ -104,7 +104,7 @@ class ChannelTurn:
         yield from self._body(header, "".join(taken), announced=hit == self._message)
         reader.call_start = None
 
-    def _field(self, start: int, to: str) -> Reading[tuple[str, str | None]]:
+    def _field(self, start: int, to: str) -> Gen[tuple[str, str | None]]:
         """Returns one field of a header, and the mark that ends it (not consumed). A field that names a function (after
         `to`) makes the message, which began at `start`, a call.
 
@@ -123,7 +123,7 @@ class ChannelTurn:
                 reader.call_start = start
         return "".join(parts), hit
 
-    def _role_follows(self) -> Reading[bool]:
+    def _role_follows(self) -> Gen[bool]:
         """Consume the role after a start mark. Without a header mark after it, what follows is text, not a header."""
         reader = self._reader
         role = yield from reader.starts(self._is_role)
@@ -132,7 +132,7 @@ class ChannelTurn:
         reader.take(len(role))
         return not (yield from reader.more()) or (yield from reader.starts(self._header_begins)) is not None
 
-    def _body(self, header: _Header, raw: str, *, announced: bool) -> Reading[None]:
+    def _body(self, header: _Header, raw: str, *, announced: bool) -> Gen[None]:
         reader, syntax = self._reader, self._syntax
         called = header.recipient not in ("", "user", "assistant", "all")
         if not announced:
@@ -161,7 +161,7 @@ class ChannelTurn:
         self._reader.note("header", raw[:place])
         self._reader.note("reasoning-marker", raw[place:])
 
-    def _text(self, kind: str, marker: str, edge: str) -> Reading[bool]:
+    def _text(self, kind: str, marker: str, edge: str) -> Gen[bool]:
         """Read a body of text and the mark that ends it. Returns False if the input ended first."""
         reader = self._reader
         span = Span(self._emitter, reader, "reasoning" if kind == "reasoning" else "content", "", edge)
@@ -178,7 +178,7 @@ class ChannelTurn:
             reader.take(len(hit), marker)
         return True
 
-    def _answer(self, span: Span) -> Reading[str | None]:
+    def _answer(self, span: Span) -> Gen[str | None]:
         """Read a body that is content, without the code fence around an answer that must be JSON."""
         reader = self._reader
         if (yield from reader.match(self._fence)):
@@ -194,7 +194,7 @@ class ChannelTurn:
                 return (yield from reader.starts(self._in_body))
             span.write(reader.take(len(hit)))
 
-    def _closes(self, fence: str) -> Reading[bool]:
+    def _closes(self, fence: str) -> Gen[bool]:
         """Whether only the message's end follows the fence at the front."""
         reader = self._reader
         while True:
@@ -207,7 +207,7 @@ class ChannelTurn:
                 return False
             yield
 
-    def _call(self, recipient: str) -> Reading[None]:
+    def _call(self, recipient: str) -> Gen[None]:
         """Read the arguments of a call: JSON, or raw code for a built-in that takes code."""
         reader = self._reader
         call = self._emitter.call(recipient.removeprefix(self._syntax.namespace), None)
@@ -225,7 +225,7 @@ class ChannelTurn:
         if hit is not None:
             reader.take(len(hit), "marker")
 
-    def _arguments(self, call: CallEmitter) -> Reading[None]:
+    def _arguments(self, call: CallEmitter) -> Gen[None]:
         reader = self._reader
         read = self._json.unwrapped if reader.buffer[reader.pos] == '"' else self._json.value
         outcome = yield from read(call.write, "arguments")
@@ -245,7 +245,7 @@ class ChannelTurn:
             reader.cut_marker(self._in_body)
         call.end("malformed")
 
-    def _code(self, call: CallEmitter) -> Reading[None]:
+    def _code(self, call: CallEmitter) -> Gen[None]:
         """Read raw code for a built-in as the arguments `{"code": ..}`."""
         reader = self._reader
         call.write('{"code": "')
@@ -263,7 +263,7 @@ class ChannelTurn:
         call.write('"}')
         call.end()
 
-    def _unparsed(self, raw: str) -> Reading[None]:
+    def _unparsed(self, raw: str) -> Gen[None]:
         """Read a message to a function, when calls are not allowed, as content, including its markup."""
         reader = self._reader
         span = Span(self._emitter, reader, "content")

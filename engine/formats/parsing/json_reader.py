@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import lru_cache
 
-from engine.formats.parsing.reader import CONTROL, FIRST_CONTROL, WINDOW, Reader, Reading, compiled
+from engine.formats.parsing.reader import CONTROL, FIRST_CONTROL, WINDOW, Gen, Reader, compiled
 from engine.tools import DEEPEST
 
 _STRING_RUN = re.compile(rf'[^"\\\x00-\x1f{CONTROL}]+')
@@ -52,7 +52,7 @@ class JsonReader:
         self._heads = frozenset(text[0] for text in self._hard.literals)
         self._run = _STRING_RUN if not self._heads else _run_without("".join(sorted(self._heads)))
 
-    def value(self, write: Callable[[str], None], kind: str) -> Reading[Outcome]:
+    def value(self, write: Callable[[str], None], kind: str) -> Gen[Outcome]:
         """Consume one value and pass its text to `write` as it arrives. The buffer starts with the value's first
         character."""
         reader = self._reader
@@ -89,7 +89,7 @@ class JsonReader:
             if not stack:
                 return Outcome.COMPLETE
 
-    def _scalar(self, write: Callable[[str], None], kind: str) -> Reading[Outcome]:
+    def _scalar(self, write: Callable[[str], None], kind: str) -> Gen[Outcome]:
         reader = self._reader
         some = False
         while (yield from reader.more()):
@@ -100,7 +100,7 @@ class JsonReader:
             write(reader.take(run.end() - reader.pos, kind))
         return Outcome.TRUNCATED
 
-    def _string(self, write: Callable[[str], None], kind: str) -> Reading[Outcome]:
+    def _string(self, write: Callable[[str], None], kind: str) -> Gen[Outcome]:
         """Consume a string with its quotes."""
         reader = self._reader
         write(reader.take(1, kind))
@@ -134,7 +134,7 @@ class JsonReader:
                 broken = True
                 write(json.dumps(reader.take(1, kind))[1:-1])
 
-    def _marker(self, write: Callable[[str], None], kind: str) -> Reading[Outcome | None]:
+    def _marker(self, write: Callable[[str], None], kind: str) -> Gen[Outcome | None]:
         """Consume what may be a control token's text inside a string. Returns None if it is part of the string."""
         reader = self._reader
         hit = yield from reader.starts(self._hard)
@@ -146,7 +146,7 @@ class JsonReader:
         write(reader.take(1 if hit is None else len(hit), kind))
         return None
 
-    def _ends_value(self, marker: str) -> Reading[bool]:
+    def _ends_value(self, marker: str) -> Gen[bool]:
         """Whether another control token's text, or the end of the output, follows the one at the front."""
         reader = self._reader
         while True:
@@ -160,7 +160,7 @@ class JsonReader:
                 return False
             yield
 
-    def _escape(self, write: Callable[[str], None], kind: str) -> Reading[bool]:
+    def _escape(self, write: Callable[[str], None], kind: str) -> Gen[bool]:
         reader = self._reader
         while True:
             whole = _ESCAPE.match(reader.buffer, reader.pos)
@@ -175,7 +175,7 @@ class JsonReader:
                 return not undecided
             yield
 
-    def text(self, kind: str) -> Reading[str | None]:
+    def text(self, kind: str) -> Gen[str | None]:
         """Consume a string and return its content; None if there is no complete, valid string."""
         if not (yield from self._reader.more()) or self._reader.buffer[self._reader.pos] != '"':
             return None
@@ -187,7 +187,7 @@ class JsonReader:
         except ValueError:
             return None
 
-    def unwrapped(self, write: Callable[[str], None], kind: str) -> Reading[Outcome]:
+    def unwrapped(self, write: Callable[[str], None], kind: str) -> Gen[Outcome]:
         """Consume a string whose content is itself JSON text, and pass the content to `write`."""
         unescape = Unescape(write)
         outcome = yield from self._string(unescape.write, kind)

@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from typing import NamedTuple, TypeAlias, TypeVar
 
 T = TypeVar("T")
-Reading: TypeAlias = Generator[None, None, T]
+Gen: TypeAlias = Generator[None, None, T]
 
 FIRST_CONTROL = 0xD800
 CONTROL = "\ud800-\udfff"
@@ -177,7 +177,7 @@ class Reader:
         self.buffer = text + self.buffer[self.pos :]
         self.pos = 0
 
-    def more(self) -> Reading[bool]:
+    def more(self) -> Gen[bool]:
         """Wait until there is something to read. Returns False at the end of the input."""
         while self.pos == len(self.buffer):
             if self.closed:
@@ -192,7 +192,7 @@ class Reader:
         *,
         tail: Callable[[str], None] | None = None,
         cuts: bool = False,
-    ) -> Reading[str | None]:
+    ) -> Gen[str | None]:
         """Pass text to `write` up to the earliest marker, and return that marker without consuming it.
 
         Text that may become a marker is held back. Returns None if the input ended first; then the held-back text goes
@@ -227,7 +227,7 @@ class Reader:
             return False
         return any(len(longer) > len(rest) and longer.startswith(rest) for longer in markers.literals)
 
-    def starts(self, markers: Markers) -> Reading[str | None]:
+    def starts(self, markers: Markers) -> Gen[str | None]:
         """Returns the longest marker at the front, or None, once that is decided. Consumes nothing."""
         while True:
             found = markers.pattern.match(self.buffer, self.pos)
@@ -256,7 +256,7 @@ class Reader:
         self.take(self.left, "marker")
         return True
 
-    def match(self, markers: Markers, kind: str = "marker") -> Reading[bool]:
+    def match(self, markers: Markers, kind: str = "marker") -> Gen[bool]:
         """Consume one of the markers if it is at the front. Returns whether it was."""
         marker = yield from self.starts(markers)
         if marker is None:
@@ -264,7 +264,7 @@ class Reader:
         self.take(len(marker), kind)
         return True
 
-    def space(self, kind: str = "space") -> Reading[None]:
+    def space(self, kind: str = "space") -> Gen[None]:
         """Consume all white space at the front."""
         while True:
             run = _SPACE.match(self.buffer, self.pos)

@@ -8,9 +8,9 @@ from functools import lru_cache, partial
 
 from engine.formats.families import Format
 from engine.formats.parsing.emitter import Emitter, Span
-from engine.formats.parsing.reader import CUT, WINDOW, Mark, Reader, Reading, Spelling, compiled
+from engine.formats.parsing.lookahead import MOST, Trial
+from engine.formats.parsing.reader import CUT, WINDOW, Gen, Mark, Reader, Spelling, compiled
 from engine.formats.parsing.shapes import SectionReader
-from engine.formats.parsing.trial import MOST, Trial
 from engine.formats.parsing.unmarked import BareCalls, Demands
 
 _SPACE = re.compile(r"\s+")
@@ -71,7 +71,7 @@ class TextTurn:
         """The prompt's part of the turn was replayed: in some families reasoning that it closed stays closed."""
         self._closed_for_good = self._drops and self._closed
 
-    def run(self) -> Reading[None]:
+    def run(self) -> Gen[None]:
         """Read the whole turn, to the end of the input."""
         reader, marks = self._reader, self._marks
         lead, edge, untouched = "", "space", True
@@ -141,7 +141,7 @@ class TextTurn:
         self._reader.take(len(text), kind)
         return mark.after
 
-    def _markup(self, span: Span, hit: str) -> Reading[str]:
+    def _markup(self, span: Span, hit: str) -> Gen[str]:
         """Read a section of calls, or consume a marker that only introduces what follows. Returns the white space after
         it."""
         reader, marks = self._reader, self._marks
@@ -170,7 +170,7 @@ class TextTurn:
             reader.answer_start = reader.consumed + len(lead)
         return lead
 
-    def _content(self, span: Span, *, answering: bool) -> Reading[str | None]:
+    def _content(self, span: Span, *, answering: bool) -> Gen[str | None]:
         """Read text up to a marker, and return the marker without consuming it. None: the input ended, or a bare call
         begins here."""
         reader = self._reader
@@ -201,7 +201,7 @@ class TextTurn:
             if hit is None:
                 return None
 
-    def _acts(self, hit: str, span: Span) -> Reading[bool]:
+    def _acts(self, hit: str, span: Span) -> Gen[bool]:
         """Whether a marker takes effect; if not, it is text or is dropped (`_is_stray`).
 
         A stop, and a fence that does not open one, takes effect only at the end; some families' calls only before a
@@ -249,7 +249,7 @@ class TextTurn:
             return False
         return not span.quotes
 
-    def _precedes_call(self, hit: str, span: Span) -> Reading[bool]:
+    def _precedes_call(self, hit: str, span: Span) -> Gen[bool]:
         """Whether a call's closing marker stands where none is open, directly before an opening one."""
         if hit not in self._call_ends or span.quotes:
             return False
@@ -262,13 +262,13 @@ class TextTurn:
                 return False
             yield
 
-    def _ends_line(self, text: str) -> Reading[bool]:
+    def _ends_line(self, text: str) -> Gen[bool]:
         reader = self._reader
         while reader.left == len(text) and not reader.closed:
             yield
         return reader.buffer.startswith("\n", reader.pos + len(text))
 
-    def _ends_here(self, stop: str) -> Reading[bool]:
+    def _ends_here(self, stop: str) -> Gen[bool]:
         """Whether nothing follows the stop at the front. Generation ends at a stop; other text may contain it."""
         reader = self._reader
         while not reader.behind(len(stop)):
@@ -279,7 +279,7 @@ class TextTurn:
             yield
         return False
 
-    def _space(self, span: Span) -> Reading[None]:
+    def _space(self, span: Span) -> Gen[None]:
         """Pass all white space at the front to the span."""
         reader = self._reader
         while (yield from reader.more()):
@@ -288,7 +288,7 @@ class TextTurn:
                 return
             span.write(reader.take(space.end() - reader.pos))
 
-    def _reasoning(self, open_: Mark | None, lead: str = "", *, resumed: bool = False) -> Reading[str]:
+    def _reasoning(self, open_: Mark | None, lead: str = "", *, resumed: bool = False) -> Gen[str]:
         """Read a span of reasoning, including its opening marker if it has one (if not, `lead` is the white space
         before it). `resumed`: it goes on after a call that stood in it, if anything follows.
 
@@ -329,7 +329,7 @@ class TextTurn:
         span.end((marks.others.get(hit) or self._openers[hit]).before)
         return ""
 
-    def _until_reasoning_ends(self, span: Span) -> Reading[str | None]:
+    def _until_reasoning_ends(self, span: Span) -> Gen[str | None]:
         """Read text up to a marker that ends reasoning, and return the marker without consuming it."""
         reader, emitter = self._reader, self._emitter
 
@@ -345,7 +345,7 @@ class TextTurn:
                 return hit
             write(reader.take(len(hit)))
 
-    def _is_call(self, opener: str) -> Reading[bool]:
+    def _is_call(self, opener: str) -> Gen[bool]:
         """Whether a call begins at the front of reasoning, rather than a draft or a mention of one."""
         reader, emitter = self._reader, self._emitter
         assert self._calls is not None  # its section has the opener

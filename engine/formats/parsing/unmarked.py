@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from engine.formats.families import ToolSyntax
 from engine.formats.parsing.emitter import Emitter
 from engine.formats.parsing.json_reader import JsonReader, Outcome
-from engine.formats.parsing.reader import WINDOW, Reader, Reading, Spelling, compiled
+from engine.formats.parsing.reader import WINDOW, Gen, Reader, Spelling, compiled
 from engine.formats.parsing.shapes import JsonShape, PythonicShape, Section
 from engine.formats.parsing.shapes.json_calls import WRAPPERS
 from engine.types.parts import CallError
@@ -75,7 +75,7 @@ class BareCalls:
         self._named = choice.name if isinstance(choice, ToolName) else None
         self._answers = (syntax is None or syntax.answers) and not demands.json and self._named is None
 
-    def read(self) -> Reading[None]:
+    def read(self) -> Gen[None]:
         """Read the calls at the front of the buffer."""
         reader = self._reader
         fenced = yield from reader.match(_FENCE)
@@ -106,7 +106,7 @@ class BareCalls:
             yield from reader.space()
             yield from reader.match(_FENCE)
 
-    def _answer(self) -> Reading[None]:
+    def _answer(self) -> Gen[None]:
         """Read the value of a wrapped answer, as content, and the brace that closes it."""
         reader, part = self._reader, self._emitter.next_part()
 
@@ -119,7 +119,7 @@ class BareCalls:
             yield from reader.space("marker")
             yield from reader.match(_CLOSE)
 
-    def _is_object(self) -> Reading[bool]:
+    def _is_object(self) -> Gen[bool]:
         """Whether the object at the front is a call; if not, it is the bare arguments of the named tool."""
         reader = self._reader
         while True:
@@ -128,7 +128,7 @@ class BareCalls:
                 return decided is True
             yield
 
-    def _arguments_of(self, name: str) -> Reading[None]:
+    def _arguments_of(self, name: str) -> Gen[None]:
         call = self._emitter.call(name, None)
         outcome = yield from self._json.value(call.write, "arguments")
         if outcome is Outcome.MALFORMED:
@@ -136,7 +136,7 @@ class BareCalls:
         verdict: dict[Outcome, CallError] = {Outcome.TRUNCATED: "truncated", Outcome.MALFORMED: "malformed"}
         call.end(verdict.get(outcome))
 
-    def stands_here(self) -> Reading[bool]:
+    def stands_here(self) -> Gen[bool]:
         """Whether a call begins here; decided as soon as its name is complete."""
         reader = self._reader
         while True:

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from engine.runtime.adapters.adapters import BASE, Adapters
-from engine.runtime.cache.state_store import Shelf, Stored
+from engine.runtime.cache.state_store import OriginStates, Stored
 from engine.runtime.loop.backend import Backend
 from engine.runtime.media.media import position, whole
 from engine.support.errors import DecodeError, EngineError
@@ -88,7 +88,9 @@ class PrefixCache:
     evaluation of at least `worth` tokens.
     """
 
-    def __init__(self, memory: Backend, *, patience: int = 32, shelf: Shelf | None = None, worth: int = 64) -> None:
+    def __init__(
+        self, memory: Backend, *, patience: int = 32, shelf: OriginStates | None = None, worth: int = 64
+    ) -> None:
         self._memory = memory
         self._info = memory.info
         self._slots = [_Slot() for _ in range(self._info.n_sequences)]

@@ -349,13 +349,13 @@ def _unlink(path: Path) -> None:
 
 
 class Saves(Protocol):
-    """What `Shelf.keep` needs of a `Backend`."""
+    """What `OriginStates.keep` needs of a `Backend`."""
 
     def state_size(self, sequence: int) -> int: ...
     def save(self, sequence: int) -> bytes: ...
 
 
-class Shelf:
+class OriginStates:
     """The states of one origin in a store. `whole`: the memory cannot be cut, so a state is only of use in full."""
 
     def __init__(self, store: StateStore, origin: Callable[[], Origin]) -> None:

@@ -13,7 +13,7 @@ _REMEMBERED = 256
 _LONGEST_MARK = 200
 
 
-class Reading(Protocol):
+class ParserView(Protocol):
     """What a guide needs of the turn's parser: see `engine.formats.parsing.Parser`. Positions are counted as its `fed`
     counts."""
 
@@ -57,7 +57,7 @@ class Guide:
     `woke`: the number of tokens drawn before the grammar first became active; None until then.
     """
 
-    def __init__(self, constraint: Constraint, compiler: Compiler, parser: Reading) -> None:
+    def __init__(self, constraint: Constraint, compiler: Compiler, parser: ParserView) -> None:
         """Raise RequestError for a grammar that cannot be enforced, and for a prefill that the grammar does not
         allow."""
         self._constraint = constraint

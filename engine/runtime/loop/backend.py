@@ -1,6 +1,6 @@
 """The operations that the loop needs from a model: the interface between the engine's loop and llama.cpp.
 
-`engine.llama.context` implements them for real weights, `engine.testing.testing` for scripts, without weights.
+`engine.llama.context` implements them for real weights, `engine.testing.scripted` for scripts, without weights.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from engine.runtime.adapters.adapters import Scales
 from engine.runtime.cache.state_file import Origin
 from engine.runtime.guidance.matcher import Mask
 from engine.runtime.loop.logprobs import TokenLogprobs
-from engine.runtime.media.media import Projector, Rows, Unit
-from engine.runtime.stream.vectors import VectorContext, VectorInfo
+from engine.runtime.media.media import Embeddings, MediaChunk, Projector
+from engine.runtime.stream.embed_queue import VectorContext, VectorInfo
 from engine.types.media import MediaKind
 from engine.types.prompt import Piece
 from engine.types.sampling import SamplingParams
@@ -165,7 +165,12 @@ class Backend(Protocol):
         ...
 
     def decode_media(
-        self, unit: Unit, sequence: int, position: int, rows: "Rows | None" = None, part: slice = slice(None)
+        self,
+        unit: MediaChunk,
+        sequence: int,
+        position: int,
+        rows: "Embeddings | None" = None,
+        part: slice = slice(None),
     ) -> None:
         """Evaluate the rows of a unit, which begins at this position, or a part of them, if those before it are
         evaluated; no logits come of them. `rows`: as the projector encoded them; None: it encodes them now. Raises

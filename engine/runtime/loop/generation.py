@@ -7,7 +7,7 @@ import codecs
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from engine.runtime.guidance.guide import Guide, Reading
+from engine.runtime.guidance.guide import Guide, ParserView
 from engine.runtime.guidance.matcher import Matcher
 from engine.runtime.loop.backend import Vocab
 from engine.runtime.loop.stops import ContentStops
@@ -17,7 +17,7 @@ from engine.types.sampling import FinishReason
 _Decoder = codecs.getincrementaldecoder("utf-8")
 
 
-class Parser(Reading, Protocol):
+class Parser(ParserView, Protocol):
     """What a generation needs from a parser; `engine.formats.parsing.Parser` is one."""
 
     def feed(self, text: str, special: bool = False) -> list[Event]:

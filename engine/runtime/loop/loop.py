@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from math import isnan
 from time import perf_counter
 
+from engine.runtime.adapters.active_adapters import LoadedAdapters
 from engine.runtime.adapters.adapters import DropAdapter, LoadAdapter
-from engine.runtime.adapters.loaded_adapters import LoadedAdapters
 from engine.runtime.cache.pins import Pins
 from engine.runtime.cache.prefix import Blocked, PrefixCache, common_prefix
-from engine.runtime.cache.state_store import Shelf, StateStore
+from engine.runtime.cache.state_store import OriginStates, StateStore
 from engine.runtime.draft.drafter import drafter_for
 from engine.runtime.guidance.guide import Guide
 from engine.runtime.guidance.matcher import Compiler, Mask, masks
@@ -27,7 +27,7 @@ from engine.runtime.loop.scheduler import Chunk, Scheduler
 from engine.runtime.loop.sequence import SequenceState
 from engine.runtime.media.encoder import Encoder
 from engine.runtime.media.media import has_media, whole
-from engine.runtime.stream.vectors import Embed, VectorQueue, Vectors
+from engine.runtime.stream.embed_queue import Embed, VectorQueue, Vectors
 from engine.support.errors import ContextOverflowError, DecodeError, EngineError, RequestError
 from engine.types.events import Finished
 from engine.types.sampling import FinishReason
@@ -64,7 +64,9 @@ class Loop:
         self._n_ctx = backend.info.n_ctx
         self._tokens = TokenTable(backend.vocab)
         self._store = options.states
-        self._cache = PrefixCache(backend, shelf=Shelf(options.states or StateStore(_STATES), lambda: backend.origin))
+        self._cache = PrefixCache(
+            backend, shelf=OriginStates(options.states or StateStore(_STATES), lambda: backend.origin)
+        )
         self._pins = Pins(backend, self._cache)
         self._adapters = LoadedAdapters(backend)
         self._scheduler = Scheduler(backend.info, options.prefill_seconds)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from engine.runtime.cache.state_file import SavedState
 from engine.runtime.loop.request import Reply
 from engine.runtime.loop.sequence import SequenceState
-from engine.runtime.stream.vectors import Vectors
+from engine.runtime.stream.embed_queue import Vectors
 from engine.support.errors import EngineError, RequestError
 from engine.types.events import Event, Finished
 

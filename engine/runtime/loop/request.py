@@ -11,8 +11,8 @@ from engine.runtime.cache.state_file import SavedState
 from engine.runtime.loop.config import check_fields
 from engine.runtime.loop.generation import Limits, Parser
 from engine.runtime.loop.logprobs import TokenLogprobs
-from engine.runtime.media.media import Placed
-from engine.runtime.stream.vectors import Embed, Vectors
+from engine.runtime.media.media import ChunkAt
+from engine.runtime.stream.embed_queue import Embed, Vectors
 from engine.support.errors import ContextOverflowError, RequestError
 from engine.types.constraint import Constraint
 from engine.types.events import Event
@@ -81,7 +81,7 @@ class TurnRequest:
     state: bytes = b""
     scored: tuple[int, ...] = ()
     adapters: Adapters = BASE
-    media: tuple[Placed, ...] = ()
+    media: tuple[ChunkAt, ...] = ()
 
     def check(self) -> None:
         """Raise RequestError for a value that is not valid."""

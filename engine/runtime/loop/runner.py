@@ -24,8 +24,8 @@ from engine.runtime.loop.request import (
     TurnRequest,
     Unpin,
 )
-from engine.runtime.media.media import Part
-from engine.runtime.stream.vectors import Embed
+from engine.runtime.media.media import PromptPart
+from engine.runtime.stream.embed_queue import Embed
 from engine.support import threads
 from engine.support.errors import EngineError
 from engine.types.events import Finished
@@ -52,7 +52,7 @@ class LoopHandle(Protocol):
 class RemoteHandle(LoopHandle, Protocol):
     """A handle of a loop in another process, which has the projector too: `read` is that of `Projector`."""
 
-    def read(self, media: Media) -> Sequence[Part]: ...
+    def read(self, media: Media) -> Sequence[PromptPart]: ...
 
 
 @runtime_checkable

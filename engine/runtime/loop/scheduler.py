@@ -11,7 +11,7 @@ from typing import NamedTuple
 from engine.runtime.adapters.adapters import Scales
 from engine.runtime.loop.backend import ContextInfo, Row
 from engine.runtime.loop.sequence import SequenceState
-from engine.runtime.media.media import Unit
+from engine.runtime.media.media import MediaChunk
 
 _TILE = 64
 """Rows that kernels take together: the budget is a multiple of it, and at least that many."""
@@ -46,7 +46,7 @@ class PrefillBudget:
 class UnitPart(NamedTuple):
     """Rows `start` to `stop` (exclusive) of a unit of media."""
 
-    unit: Unit
+    unit: MediaChunk
     start: int
     stop: int
 

@@ -11,7 +11,7 @@ from engine.runtime.loop.backend import Sampler
 from engine.runtime.loop.generation import Generation
 from engine.runtime.loop.logprobs import TokenLogprobs
 from engine.runtime.loop.request import TurnRequest
-from engine.runtime.media.media import Unit
+from engine.runtime.media.media import MediaChunk
 from engine.types.completion import Usage
 from engine.types.events import Event
 
@@ -57,12 +57,12 @@ class SequenceState:
         return len(self.tokens) - self.evaluated
 
     @property
-    def next_unit(self) -> Unit | None:
+    def next_unit(self) -> MediaChunk | None:
         """The first picture or sound that is not evaluated yet."""
         return next((unit for start, unit in self.request.media if start >= self.evaluated), None)
 
     @property
-    def unit(self) -> Unit | None:
+    def unit(self) -> MediaChunk | None:
         """The picture or sound whose first row is evaluated next."""
         return next((unit for start, unit in self.request.media if start == self.evaluated), None)
 

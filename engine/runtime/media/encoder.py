@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from queue import SimpleQueue
 
 from engine.runtime.loop.sequence import SequenceState
-from engine.runtime.media.media import Rows, Unit
+from engine.runtime.media.media import Embeddings, MediaChunk
 from engine.support import threads
 from engine.support.errors import EngineError
 
@@ -18,12 +18,12 @@ class Encoder:
     down every decode (`made_in_thread` says how much).
     """
 
-    def __init__(self, encode: Callable[[Unit], Rows], done: Callable[[], object]) -> None:
+    def __init__(self, encode: Callable[[MediaChunk], Embeddings], done: Callable[[], object]) -> None:
         self._encode = encode
         self._done = done
         self._thread: threading.Thread | None = None
-        self._finished: SimpleQueue[tuple[bytes, Rows | BaseException]] = SimpleQueue()
-        self._rows: dict[bytes, Rows] = {}
+        self._finished: SimpleQueue[tuple[bytes, Embeddings | BaseException]] = SimpleQueue()
+        self._rows: dict[bytes, Embeddings] = {}
 
     @property
     def is_busy(self) -> bool:
@@ -42,10 +42,10 @@ class Encoder:
             else:
                 state.rows = result
 
-    def encoded(self, units: Sequence[Unit]) -> "Mapping[bytes, Rows | BaseException]":
+    def encoded(self, units: Sequence[MediaChunk]) -> "Mapping[bytes, Embeddings | BaseException]":
         """Returns the rows of those units that are encoded, by key, or why one could not be, which is said once; and
         encodes the next of the others. What was encoded and is not among the units is forgotten."""
-        results: dict[bytes, Rows | BaseException] = {**self._rows}
+        results: dict[bytes, Embeddings | BaseException] = {**self._rows}
         if not self._finished.empty():
             self._join()
             results.update((self._finished.get(),))
@@ -56,7 +56,7 @@ class Encoder:
             results[unit.key] = error
         return results
 
-    def _begin(self, unit: Unit) -> EngineError | None:
+    def _begin(self, unit: MediaChunk) -> EngineError | None:
         """Begin to encode a unit. Returns the error if that is not possible."""
         self._thread = threading.Thread(target=self._run, args=(unit,), name="llama-engine-encode", daemon=True)
         try:
@@ -66,9 +66,9 @@ class Encoder:
             return error
         return None
 
-    def _run(self, unit: Unit) -> None:
+    def _run(self, unit: MediaChunk) -> None:
         try:
-            result: Rows | BaseException = self._encode(unit)
+            result: Embeddings | BaseException = self._encode(unit)
         except BaseException as error:  # noqa: BLE001 - the requests that wait for the unit end with it
             result = error
         self._finished.put((unit.key, result))

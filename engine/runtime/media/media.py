@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Unit:
+class MediaChunk:
     """A picture or a sound, or a part of one, as a projector makes it.
 
     `key`: the SHA-256 of its content and of what makes rows of it; units of one key have the same rows. `rows`: how
@@ -30,17 +30,17 @@ class Unit:
 _BITS = 20
 MOST_ROWS = (1 << _BITS) - 1
 """The most rows of a unit."""
-Rows: TypeAlias = "NDArray[np.float32]"
+Embeddings: TypeAlias = "NDArray[np.float32]"
 """The rows of a unit, shape (rows, width)."""
-Part: TypeAlias = tuple[int, ...] | Unit
+PromptPart: TypeAlias = tuple[int, ...] | MediaChunk
 """Tokens that the projector puts around a unit, or a unit."""
 
 
-class Placed(NamedTuple):
+class ChunkAt(NamedTuple):
     """A unit at its place in a prompt: the index of its first row among the tokens."""
 
     start: int
-    unit: Unit
+    unit: MediaChunk
 
     @property
     def stop(self) -> int:
@@ -51,7 +51,7 @@ class Tokenized(NamedTuple):
     """The tokens of a prompt, and the pictures and sounds among them."""
 
     tokens: tuple[int, ...]
-    media: tuple[Placed, ...] = ()
+    media: tuple[ChunkAt, ...] = ()
 
 
 class Projector(Protocol):
@@ -60,18 +60,18 @@ class Projector(Protocol):
     @property
     def kinds(self) -> frozenset[MediaKind]: ...
 
-    def read(self, media: Media) -> Sequence[Part]:
+    def read(self, media: Media) -> Sequence[PromptPart]:
         """Returns a picture or a sound as the model reads it. May be called from any thread. Raises RequestError for a
         kind that this projector does not take, and for what it cannot read."""
         ...
 
-    def encode(self, unit: Unit) -> Rows:
+    def encode(self, unit: MediaChunk) -> Embeddings:
         """Returns the rows of a unit; computed once, then from a cache. May run beside the decode
         of a context, in one thread at a time. Raises DecodeError."""
         ...
 
 
-def row_tokens(unit: Unit) -> range:
+def row_tokens(unit: MediaChunk) -> range:
     """Returns the numbers that stand for a unit's rows among tokens, in order: negative, and the same for the same row
     of the same unit, in every process, and for nothing else. They hold the unit's key, its rows and positions, and
     the index of the row."""

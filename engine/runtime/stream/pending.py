@@ -6,8 +6,8 @@ from queue import Empty
 from typing import Any
 
 from engine.runtime.loop.request import Reply
+from engine.runtime.stream.embed_queue import Vectors
 from engine.runtime.stream.stream import OutputQueue
-from engine.runtime.stream.vectors import Vectors
 from engine.support.errors import EngineError
 from engine.support.offloop import keep_awake
 

@@ -5,7 +5,7 @@ import os
 from engine.support.errors import EngineError
 
 
-class Home:
+class OwnerProcess:
     """The process in which this object was made."""
 
     __slots__ = ("_pid",)

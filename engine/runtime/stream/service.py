@@ -24,12 +24,12 @@ from engine.runtime.loop.generation import Limits, NoParser
 from engine.runtime.loop.metrics import Metrics, Tally
 from engine.runtime.loop.request import Reply, TurnRequest, check_fits
 from engine.runtime.loop.runner import LoopHandle, RemoteContext, Runner
-from engine.runtime.media.media import Part, Placed, Tokenized, Unit, has_media, row_tokens, whole
+from engine.runtime.media.media import ChunkAt, MediaChunk, PromptPart, Tokenized, has_media, row_tokens, whole
+from engine.runtime.stream.embed_queue import Embed
 from engine.runtime.stream.pending import PendingVectors
-from engine.runtime.stream.process import Home
+from engine.runtime.stream.process import OwnerProcess
 from engine.runtime.stream.raw import check_end, check_known, known_tokens, tokens_of
 from engine.runtime.stream.stream import OutputQueue, Stream
-from engine.runtime.stream.vectors import Embed
 from engine.support.errors import EngineError, QueueFullError, RequestError, shown
 from engine.types.events import Finished
 from engine.types.media import Media
@@ -74,7 +74,7 @@ class Service:
         self, backend: Backend | RemoteContext, options: LoopOptions | None = None, draft: Backend | None = None
     ) -> None:
         options = options or LoopOptions()
-        self._home = Home()
+        self._home = OwnerProcess()
         self._vocab = backend.vocab
         self._info = backend.info
         self._ids = itertools.count(1)
@@ -163,7 +163,7 @@ class Service:
             self._control.check(prompt.texts, tokens)
             return Tokenized(tokens)
         mixed: list[int] = []
-        placed: list[Placed] = []
+        placed: list[ChunkAt] = []
         for text, group in groupby(prompt.pieces, lambda piece: isinstance(piece, Piece)):
             if text:
                 pieces = [piece for piece in group if isinstance(piece, Piece)]
@@ -175,12 +175,12 @@ class Service:
             for piece in group:
                 assert isinstance(piece, MediaPiece), "a prompt has texts and media"
                 for unit in self._units(piece.media):
-                    if isinstance(unit, Unit):
-                        placed.append(Placed(len(mixed), unit))
-                    mixed += row_tokens(unit) if isinstance(unit, Unit) else unit
+                    if isinstance(unit, MediaChunk):
+                        placed.append(ChunkAt(len(mixed), unit))
+                    mixed += row_tokens(unit) if isinstance(unit, MediaChunk) else unit
         return Tokenized(tuple(mixed), tuple(placed))
 
-    def _units(self, media: Media) -> Sequence[Part]:
+    def _units(self, media: Media) -> Sequence[PromptPart]:
         """Returns a picture or a sound as the model reads it; the last ones are remembered."""
         if not self._info.media:
             raise RequestError(
@@ -212,7 +212,7 @@ class Service:
         stream = self._start(request, OutputQueue(turn, tokens))
         if turn.claims:
             runner = self._runner
-            stream.claim = Claim(lambda: runner.unpin(request.id))
+            stream.claim = KeepAlive(lambda: runner.unpin(request.id))
         return stream
 
     @cached_property
@@ -236,7 +236,7 @@ class Service:
         tokens: Sequence[int],
         adapters: AdaptersLike | None = None,
         *,
-        media: tuple[Placed, ...] = (),
+        media: tuple[ChunkAt, ...] = (),
         progress: Progress | None = None,
     ) -> "PinnedPrefix":
         """Evaluate a prefix and keep it for prompts that begin with it; returns when it is evaluated. It occupies a
@@ -249,7 +249,7 @@ class Service:
         return self._pin(SavedState(tuple(tokens), b"", self._adapters.chosen(adapters, tokens)), media, progress)
 
     def _pin(
-        self, saved: SavedState, media: tuple[Placed, ...] = (), progress: Progress | None = None
+        self, saved: SavedState, media: tuple[ChunkAt, ...] = (), progress: Progress | None = None
     ) -> "PinnedPrefix":
         """Pin a prefix; without a state it is evaluated."""
         tokens = saved.tokens
@@ -295,7 +295,7 @@ class Service:
         scored: tuple[int, ...],
         top: int = 1,
         named: AdaptersLike | None = None,
-        media: tuple[Placed, ...] = (),
+        media: tuple[ChunkAt, ...] = (),
     ) -> Stream:
         """Read `scored` after `tokens`: the stream's logprobs are those of its tokens, each with the `top` likeliest of
         its place. `named`: the adapters that compute them. Raises what `submit` raises."""
@@ -429,7 +429,7 @@ class Service:
         self.close()
 
 
-class Claim:
+class KeepAlive:
     """What a turn held stays in the cache, as far as there is room, until `release` or garbage collection."""
 
     def __init__(self, release: Callable[[], None]) -> None:
@@ -560,7 +560,7 @@ class _Deliveries:
         queue.received.clear()
 
 
-def _close(home: Home, close: Callable[[], None]) -> None:
+def _close(home: OwnerProcess, close: Callable[[], None]) -> None:
     """Close the service when it is collected or the interpreter ends. Whatever interrupts this, the engine's thread has
     ended when it returns, so that nothing is freed while that thread uses it. Only a fifth interrupt gets through."""
     for _ in range(5):

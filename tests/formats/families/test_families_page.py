@@ -10,7 +10,7 @@ from engine import ChatTemplate, Engine
 from engine.cli import main
 from engine.formats.families import Detect, Families, Family, Gate, ReasoningSyntax, ToolSyntax, builtin_families
 from engine.formats.families.detect import tables_of
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "FAMILIES.md"
 TITLE = """# Model families

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 from engine import ChatTemplate, Completion, ContentDelta, Engine, RequestError
 from engine.formats.grammar.response import response_of
 from engine.runtime.guidance import matcher
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.tools import as_tool
 from engine.types.answer_formats import GBNF, Choice, JsonSchema, Lark, Regex, ResponseFormat
 from engine.types.tools import AllowedTools, ToolName

@@ -11,7 +11,7 @@ from doubles import guess_always
 from scripts import backend_of
 
 from engine import Completion, RequestError
-from engine.testing.testing import ScriptedBackend
+from engine.testing.scripted import ScriptedBackend
 
 FAMILIES = ("qwen3", "gpt-oss", "llama-3", "mistral-nemo", "deepseek-r1", "qwen3-coder", "kimi-k2", "glm-4.5", "lfm2")
 

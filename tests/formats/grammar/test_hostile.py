@@ -18,7 +18,7 @@ from engine.runtime.guidance.matcher import Compiler, masks, refusal
 from engine.runtime.guidance.trial import Controls, finished_by, refusals
 from engine.support.child import Child
 from engine.support.errors import RequestError
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.types.answer_formats import GBNF, Choice, JsonSchema, Lark, Regex
 
 STRING = {"type": "string"}

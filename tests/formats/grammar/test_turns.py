@@ -25,7 +25,7 @@ from parsing_cases import find
 from engine import ChatTemplate, Completion, Engine
 from engine.formats.families import builtin_families
 from engine.support.errors import RequestError
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.types.answer_formats import Choice, Regex
 from engine.types.tools import AllowedTools, ToolName
 

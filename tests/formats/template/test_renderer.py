@@ -20,7 +20,7 @@ from engine.formats.template import chat_template, renderer, sandbox
 from engine.formats.template.env import Template
 from engine.formats.template.renderer import TemplateStoppedError
 from engine.support.child import Child
-from engine.testing.testing import ScriptedBackend
+from engine.testing.scripted import ScriptedBackend
 
 PLAIN = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"

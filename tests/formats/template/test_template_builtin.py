@@ -13,7 +13,7 @@ from engine.api.engine import Engine
 from engine.formats.families import builtin_families
 from engine.formats.template.chat_template import ChatTemplate
 from engine.support.errors import RequestError
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.types.events import fold
 
 FOLDER = os.environ.get("LLAMA_CPP_TEMPLATES", "")

@@ -9,7 +9,7 @@ from engine.api.engine import Engine
 from engine.formats.template.chat_template import ChatTemplate
 from engine.formats.template.generic import written
 from engine.support.errors import RequestError, TemplateError
-from engine.testing.testing import ByteVocab, ScriptedBackend
+from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.types.events import fold
 from engine.types.messages import Message
 from engine.types.parts import ToolCall

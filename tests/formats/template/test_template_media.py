@@ -9,7 +9,7 @@ import pytest
 from forging import MEDIA_MARKERS, OURS, SOURCES
 
 from engine import Audio, ChatTemplate, Engine, Image, RequestError
-from engine.testing.testing import ScriptedBackend
+from engine.testing.scripted import ScriptedBackend
 from engine.turns.overflow import kept, shortened
 from engine.turns.reasoning_memory import ReasoningMemory
 from engine.types.messages import Message

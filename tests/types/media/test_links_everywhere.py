@@ -15,8 +15,8 @@ from scripts import VOCAB, backend_of, said, scripted, wait_until
 from engine import ChatTemplate, Engine, ImageLink, MediaUrls, Message, RequestError, as_tool, batch, remote
 from engine.openai import OpenAI
 from engine.runtime.loop.config import LoopOptions
-from engine.runtime.media.media import Part, Unit
-from engine.testing.testing import ScriptedBackend
+from engine.runtime.media.media import MediaChunk, PromptPart
+from engine.testing.scripted import ScriptedBackend
 from engine.types.media import Media, MediaKind
 
 
@@ -30,10 +30,10 @@ class Sees:
 
     kinds: frozenset[MediaKind] = frozenset({"image"})
 
-    def read(self, media: Media) -> Sequence[Part]:
-        return (Unit(media.digest, 9, 9, True),)
+    def read(self, media: Media) -> Sequence[PromptPart]:
+        return (MediaChunk(media.digest, 9, 9, True),)
 
-    def encode(self, unit: Unit) -> Any:
+    def encode(self, unit: MediaChunk) -> Any:
         return np.zeros((unit.rows, 1), np.float32)
 
 

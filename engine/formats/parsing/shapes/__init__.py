@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from engine.formats.families import ToolSyntax
 from engine.formats.parsing.emitter import Emitter
 from engine.formats.parsing.grammar import Node, Rules, one_of
-from engine.formats.parsing.reader import WINDOW, Reader, Reading, Spelling
+from engine.formats.parsing.reader import WINDOW, Gen, Reader, Spelling
 from engine.formats.parsing.shapes import elements, json_calls, pythonic, tagged
 from engine.formats.parsing.shapes.elements import DictionaryShape, NestedShape
 from engine.formats.parsing.shapes.json_calls import JsonShape
@@ -48,7 +48,7 @@ class SectionReader:
             case "nested":
                 self._call = NestedShape(section, spelling)
 
-    def read(self, opener: str) -> Reading[str]:
+    def read(self, opener: str) -> Gen[str]:
         """Read the section whose opener was just consumed. Returns the white space that belongs after it."""
         section = self.section
         if opener != section.tag_open:
@@ -80,7 +80,7 @@ class SectionReader:
             yield from self._call.read()
             after = section.call_close.after
 
-    def _read_whole(self, opener: str) -> Reading[str]:
+    def _read_whole(self, opener: str) -> Gen[str]:
         """Read a section of JSON or of Python calls, whichever it contains: the same markers enclose both."""
         reader, section = self.section.reader, self.section
         yield from reader.space()
@@ -105,7 +105,7 @@ class SectionReader:
         shape = PythonicShape(section) if other != pythonic else JsonShape(section)
         return (yield from shape.read())
 
-    def names_a_tool(self, opener: str) -> Reading[bool]:
+    def names_a_tool(self, opener: str) -> Gen[bool]:
         """Whether a declared tool's name (any name, if the tools are not known) and the end of a name follow the opener
         at the front. Consumes nothing."""
         section, reader = self.section, self.section.reader

@@ -32,7 +32,7 @@ from engine.formats.parsing.grammar import (
     whole_pattern,
 )
 from engine.formats.parsing.json_reader import Outcome
-from engine.formats.parsing.reader import CONTROL, Reader, Reading, Spelling, compiled
+from engine.formats.parsing.reader import CONTROL, Gen, Reader, Spelling, compiled
 from engine.formats.parsing.shapes.pythonic import LiteralReader, Write
 from engine.formats.parsing.shapes.section import Section
 from engine.tools import DEEPEST, json_value
@@ -53,7 +53,7 @@ class DictionaryShape:
         self._key_ends = compiled(*self._quote.literals, *section.closers.literals, ":")
         self._name_ends = compiled("{", *section.closers.literals)
 
-    def read(self) -> Reading[str]:
+    def read(self) -> Gen[str]:
         """One call, after its opening marker."""
         reader, section = self._reader, self._section
         name = yield from section.name(self._name_ends)
@@ -75,7 +75,7 @@ class DictionaryShape:
         yield from section.call_closed()
         return ""
 
-    def _value(self, write: Write, depth: int = 0) -> Reading[Outcome]:
+    def _value(self, write: Write, depth: int = 0) -> Gen[Outcome]:
         reader = self._reader
         if depth > DEEPEST:
             return Outcome.MALFORMED
@@ -92,7 +92,7 @@ class DictionaryShape:
             return (yield from self._literals.value(write))
         return (yield from self._bare(write))
 
-    def _members(self, write: Write, close: str, depth: int) -> Reading[Outcome]:
+    def _members(self, write: Write, close: str, depth: int) -> Gen[Outcome]:
         reader = self._reader
         write("{" if close == "}" else "[")
         some = False
@@ -119,7 +119,7 @@ class DictionaryShape:
             if outcome is not Outcome.COMPLETE:
                 return outcome
 
-    def _key(self) -> Reading[str | None]:
+    def _key(self) -> Gen[str | None]:
         """Consume a key and its colon, and return the key as a JSON string; None if there is none."""
         reader = self._reader
         parts: list[str] = []
@@ -145,7 +145,7 @@ class DictionaryShape:
         text = "".join(parts)
         return f'"{quoted(text if quoted_ else text.strip().strip(chr(34) + chr(39)))}"'
 
-    def _string(self, write: Write) -> Reading[Outcome]:
+    def _string(self, write: Write) -> Gen[Outcome]:
         reader = self._reader
         write('"')
 
@@ -162,7 +162,7 @@ class DictionaryShape:
         write('"')
         return Outcome.COMPLETE
 
-    def _bare(self, write: Write) -> Reading[Outcome]:
+    def _bare(self, write: Write) -> Gen[Outcome]:
         reader = self._reader
         parts: list[str] = []
         while (yield from reader.more()):
@@ -204,7 +204,7 @@ class NestedShape:
         self._edge = compiled(begin, end, *section.closers.literals)
         self._tag_ends = compiled(self._tag_end)
 
-    def read(self) -> Reading[str]:
+    def read(self) -> Gen[str]:
         """One call, after its opening marker."""
         reader, section = self._reader, self._section
         name = yield from section.name(self._name_ends)
@@ -223,7 +223,7 @@ class NestedShape:
         yield from section.call_closed()
         return ""
 
-    def _elements(self, write: Write, schemas: Schemas, array: bool | None, depth: int = 0) -> Reading[Outcome]:
+    def _elements(self, write: Write, schemas: Schemas, array: bool | None, depth: int = 0) -> Gen[Outcome]:
         """Read elements up to their parent's closing tag (not consumed). `array` None: the call itself, always an
         object."""
         reader = self._reader
@@ -256,7 +256,7 @@ class NestedShape:
         children.end()
         return Outcome.COMPLETE
 
-    def _tag(self) -> Reading[str | None]:
+    def _tag(self) -> Gen[str | None]:
         """Read the rest of a tag, after its opening mark. Returns None if the input ended."""
         parts: list[str] = []
         hit = yield from self._reader.until(self._tag_ends, parts.append)
@@ -266,7 +266,7 @@ class NestedShape:
         yield from self._reader.match(self._tag_ends)
         return "".join(parts).strip()
 
-    def _element(self, write: Write, schema: Schemas, key: str, depth: int) -> Reading[Outcome]:
+    def _element(self, write: Write, schema: Schemas, key: str, depth: int) -> Gen[Outcome]:
         """Read one element's value and its closing tag."""
         reader = self._reader
         hit = yield from reader.starts(self._edge)
@@ -283,7 +283,7 @@ class NestedShape:
             return Outcome.TRUNCATED
         return Outcome.COMPLETE if closed == key else Outcome.MALFORMED
 
-    def _children(self, write: Write, schema: Schemas, depth: int) -> Reading[Outcome]:
+    def _children(self, write: Write, schema: Schemas, depth: int) -> Gen[Outcome]:
         """Read nested elements: an array if the first is an item (unless the schema's type is object)."""
         reader = self._reader
         begin = self._begin.literals[0]
@@ -291,7 +291,7 @@ class NestedShape:
         array = (yield from reader.starts(compiled(tag))) is not None and schema.own() != frozenset(["object"])
         return (yield from self._elements(write, schema, array, depth + 1))
 
-    def _text(self, write: Write, schema: Schemas) -> Reading[Outcome]:
+    def _text(self, write: Write, schema: Schemas) -> Gen[Outcome]:
         """Read a value without elements inside: text if the schema allows a string, else JSON if it is valid JSON."""
         reader, types = self._reader, schema.own()
         literal = _is_text(types)

@@ -9,7 +9,7 @@ from engine.formats.families import ToolSyntax
 from engine.formats.parsing.emitter import CallEmitter, Emitter
 from engine.formats.parsing.grammar import JsonText, Marker, Node, Rules, arranged, edges, in_order, relocated
 from engine.formats.parsing.json_reader import LONE_SURROGATE, JsonReader, Outcome
-from engine.formats.parsing.reader import WINDOW, Reading, compiled
+from engine.formats.parsing.reader import WINDOW, Gen, compiled
 from engine.formats.parsing.shapes.pythonic import LiteralReader
 from engine.formats.parsing.shapes.section import Section
 from engine.types.tools import Tool
@@ -32,7 +32,7 @@ class JsonShape:
         """Returns a function that writes text unchanged into the call's arguments."""
         return self._section.raw_writer(call)
 
-    def read(self) -> Reading[str]:
+    def read(self) -> Gen[str]:
         """Read the calls of a section, including its closing marker if it has one."""
         reader, section = self._reader, self._section
         in_array = some = False
@@ -66,11 +66,11 @@ class JsonShape:
             else:
                 some, in_array = True, False
 
-    def _fence(self) -> Reading[bool]:
+    def _fence(self) -> Gen[bool]:
         """Consume a code fence, complete or cut off."""
         return (yield from self._reader.match(_FENCE)) or self._reader.cut_marker(_FENCE)
 
-    def another(self) -> Reading[bool]:
+    def another(self) -> Gen[bool]:
         """Whether another object follows one without a closing marker; consumes the separator between them."""
         reader = self._reader
         while True:
@@ -88,7 +88,7 @@ class JsonShape:
                 return False
             yield
 
-    def call(self, *, listed: bool = False) -> Reading[None]:
+    def call(self, *, listed: bool = False) -> Gen[None]:
         """Read one call object, from its opening brace. `listed`: it is one of an array."""
         state = _JsonCall(self._section.emitter, self._section.syntax)
         reader = self._reader
@@ -113,7 +113,7 @@ class JsonShape:
         else:
             yield from self._section.rest_is_malformed(state.call)
 
-    def _members(self, state: "_JsonCall", depth: int = 0) -> Reading[Outcome]:
+    def _members(self, state: "_JsonCall", depth: int = 0) -> Gen[Outcome]:
         reader = self._reader
         if depth > 8:
             return Outcome.MALFORMED
@@ -144,7 +144,7 @@ class JsonShape:
                     return outcome
             return Outcome.MALFORMED if (yield from reader.more()) else Outcome.TRUNCATED
 
-    def _member(self, state: "_JsonCall", key: str, depth: int) -> Reading[Outcome]:
+    def _member(self, state: "_JsonCall", key: str, depth: int) -> Gen[Outcome]:
         reader, syntax = self._reader, self._section.syntax
         if not (yield from reader.more()):
             return Outcome.TRUNCATED
@@ -175,13 +175,13 @@ class JsonShape:
 
     def _value(
         self, state: "_JsonCall", write: Callable[[str], None], kind: str, *, unwrapped: bool = False
-    ) -> Reading[Outcome]:
+    ) -> Gen[Outcome]:
         """Read a member's value and pass its JSON to `write`. `unwrapped`: the value is a string that contains JSON."""
         if state.python:
             return (yield from LiteralReader(self._reader, kind).value(write))
         return (yield from (self._json.unwrapped if unwrapped else self._json.value)(write, kind))
 
-    def _text(self, state: "_JsonCall", kind: str) -> Reading[str | None]:
+    def _text(self, state: "_JsonCall", kind: str) -> Gen[str | None]:
         """Consume a string and return its content; None if there is no complete string."""
         if not state.python:
             return (yield from self._json.text(kind))

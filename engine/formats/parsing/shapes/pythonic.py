@@ -30,7 +30,7 @@ from engine.formats.parsing.grammar import (
     separated,
 )
 from engine.formats.parsing.json_reader import Outcome
-from engine.formats.parsing.reader import CONTROL, WINDOW, Reader, Reading
+from engine.formats.parsing.reader import CONTROL, WINDOW, Gen, Reader
 from engine.formats.parsing.shapes.section import Section
 from engine.tools import DEEPEST
 from engine.types.tools import Tool
@@ -61,7 +61,7 @@ class LiteralReader:
         self._ends = tuple(ends)
         self.keywords: tuple[str, ...] = ()
 
-    def value(self, write: Write, depth: int = 0) -> Reading[Outcome]:
+    def value(self, write: Write, depth: int = 0) -> Gen[Outcome]:
         """Consume one literal and pass its JSON to `write` as it arrives. One that nests too deep is malformed."""
         reader = self._reader
         if depth > DEEPEST:
@@ -79,7 +79,7 @@ class LiteralReader:
             return (yield from self._items(write, _BRACKETS[char], depth + 1))
         return (yield from self._word(write))
 
-    def _items(self, write: Write, close: str, depth: int, *, some: bool = False) -> Reading[Outcome]:
+    def _items(self, write: Write, close: str, depth: int, *, some: bool = False) -> Gen[Outcome]:
         """Read the items of a list, up to its closing bracket. `some`: the first item was already read."""
         if not some:
             write("[")
@@ -96,7 +96,7 @@ class LiteralReader:
             if outcome is not Outcome.COMPLETE:
                 return outcome
 
-    def _dictionary(self, write: Write, depth: int) -> Reading[Outcome]:
+    def _dictionary(self, write: Write, depth: int) -> Gen[Outcome]:
         """Read a dictionary, or a set, which becomes a list."""
         reader = self._reader
         some = False
@@ -126,7 +126,7 @@ class LiteralReader:
             if outcome is not Outcome.COMPLETE:
                 return outcome
 
-    def _next(self, close: str, *, first: bool) -> Reading[Outcome | None]:
+    def _next(self, close: str, *, first: bool) -> Gen[Outcome | None]:
         """Consume the text between items. COMPLETE: the closing bracket was consumed; None: an item follows."""
         reader = self._reader
         separated = first
@@ -145,7 +145,7 @@ class LiteralReader:
             reader.take(1, self._kind)
             separated = True
 
-    def _word(self, write: Write) -> Reading[Outcome]:
+    def _word(self, write: Write) -> Gen[Outcome]:
         """Read a number or the name of a constant."""
         reader = self._reader
         parts: list[str] = []
@@ -160,7 +160,7 @@ class LiteralReader:
         write("".join(parts) if as_json is None else as_json)
         return Outcome.MALFORMED if as_json is None else Outcome.COMPLETE
 
-    def _string(self, write: Write, quote: str) -> Reading[Outcome]:
+    def _string(self, write: Write, quote: str) -> Gen[Outcome]:
         reader = self._reader
         delimiter = yield from self._delimiter(quote)
         write('"')
@@ -185,7 +185,7 @@ class LiteralReader:
                 return Outcome.TRUNCATED
         return Outcome.TRUNCATED
 
-    def _delimiter(self, quote: str) -> Reading[str]:
+    def _delimiter(self, quote: str) -> Gen[str]:
         """Consume and return the opening quotes: one, or three. "" means an empty string, which was consumed."""
         reader = self._reader
         while reader.left < 3 and not reader.closed and set(reader.buffer[reader.pos :]) == {quote}:
@@ -198,7 +198,7 @@ class LiteralReader:
             return ""
         return reader.take(1, self._kind)
 
-    def _delimits(self, delimiter: str) -> Reading[bool]:
+    def _delimits(self, delimiter: str) -> Gen[bool]:
         reader = self._reader
         while reader.left < len(delimiter) and not reader.closed:
             if set(reader.buffer[reader.pos :]) != {delimiter[0]}:
@@ -206,7 +206,7 @@ class LiteralReader:
             yield
         return reader.buffer.startswith(delimiter, reader.pos)
 
-    def _is_over(self, quote: str) -> Reading[bool]:
+    def _is_over(self, quote: str) -> Gen[bool]:
         """Whether the quote at the front ends its string: it does if the text after it can follow a string. Models
         leave quotes inside strings unescaped (`'awk 'NR==2' f.txt'`)."""
         reader = self._reader
@@ -238,7 +238,7 @@ class LiteralReader:
             return True
         return None if any(end.startswith(rest) for end in self._ends) else head in ":;"
 
-    def _escape(self, write: Write) -> Reading[bool]:
+    def _escape(self, write: Write) -> Gen[bool]:
         """Consume an escape. Returns False if the input ended inside it."""
         reader = self._reader
         while True:
@@ -303,7 +303,7 @@ class PythonicShape:
         self._literals = LiteralReader(section.reader, ends=section.closers.literals)
         self._ends = (*section.closers.literals, *section.openers, "<")
 
-    def read(self) -> Reading[str]:
+    def read(self) -> Gen[str]:
         """Read the calls of a section, including its closing marker if it has one."""
         reader, section = self._reader, self._section
         in_list = some = False
@@ -332,7 +332,7 @@ class PythonicShape:
             else:
                 some, in_list = True, False
 
-    def call(self) -> Reading[None]:
+    def call(self) -> Gen[None]:
         """Read one call, from its name on."""
         reader = self._reader
         parts: list[str] = []
@@ -359,7 +359,7 @@ class PythonicShape:
         else:
             call.end()
 
-    def _is_followed(self) -> Reading[bool]:
+    def _is_followed(self) -> Gen[bool]:
         """Whether the text behind a call can stand there: another line, another call, a marker, or the bracket that
         ends a list. If not, a quote inside a string has cut the call short."""
         reader, bare = self._reader, not self._section.close.text
@@ -376,7 +376,7 @@ class PythonicShape:
                 return True
             yield
 
-    def _arguments(self, call: CallEmitter) -> Reading[Outcome]:
+    def _arguments(self, call: CallEmitter) -> Gen[Outcome]:
         reader, schemas = self._reader, self._section.schemas(call.name)
         position, separated = 0, True
         # Parameter names that are not Python identifiers.
@@ -411,7 +411,7 @@ class PythonicShape:
             if outcome is not Outcome.COMPLETE:
                 return outcome
 
-    def _key(self, schemas: Schemas, position: int) -> Reading[str | None]:
+    def _key(self, schemas: Schemas, position: int) -> Gen[str | None]:
         """Consume and return the keyword at the front, or return the name of the parameter in this position."""
         reader = self._reader
         odd = self._literals.keywords

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from engine.formats.families import ToolSyntax
 from engine.formats.parsing.argument_text import Schemas, quoted
 from engine.formats.parsing.emitter import CallEmitter, Emitter
-from engine.formats.parsing.reader import CUT, FIRST_CONTROL, WINDOW, Mark, Markers, Reader, Reading, Spelling, compiled
+from engine.formats.parsing.reader import CUT, FIRST_CONTROL, WINDOW, Gen, Mark, Markers, Reader, Spelling, compiled
 
 _NAME = re.compile(r"[\w.\-:/$@]+|[\"']")
 _WORD = re.compile(r"[\"']?[\w.\-:/$@]+")
@@ -70,7 +70,7 @@ class Section:
         ends = (syntax.id_end, syntax.server_end[0], syntax.id_open, syntax.argument[0], syntax.call_empty)
         self.name_ends = ["(", "{", *filter(None, [self.name_end, *map(spelling.word, ends)]), *self.closers.literals]
 
-    def closed(self) -> Reading[bool]:
+    def closed(self) -> Gen[bool]:
         """Consume the section's closing marker, under whatever name, if it is at the front."""
         if not self.close.text:
             return False
@@ -78,7 +78,7 @@ class Section:
             return True
         return bool(self.tag_close) and (yield from self._tag_closed())
 
-    def _tag_closed(self) -> Reading[bool]:
+    def _tag_closed(self) -> Gen[bool]:
         reader = self.reader
         if (yield from reader.starts(self._is_tag_close)) is None:
             return False
@@ -95,14 +95,14 @@ class Section:
                 return reader.cut
             yield
 
-    def tag_opened(self) -> Reading[None]:
+    def tag_opened(self) -> Gen[None]:
         """Consume the rest of an opening marker with another name, which `begins` has seen, complete or cut off."""
         reader = self.reader
         end = reader.buffer.find(">", reader.pos)
         reader.take(reader.left if end < 0 else end + 1 - reader.pos, "marker")
         yield from reader.space()
 
-    def opened_again(self, opener: str) -> Reading[None]:
+    def opened_again(self, opener: str) -> Gen[None]:
         """Consume the same opening marker where a model has doubled it."""
         again = compiled(opener)
         while True:
@@ -110,7 +110,7 @@ class Section:
             if not (yield from self.reader.match(again)):
                 return
 
-    def object_ends(self, *, listed: bool = False) -> Reading[bool]:
+    def object_ends(self, *, listed: bool = False) -> Gen[bool]:
         """Whether the text behind an object, and superfluous brackets, can stand there: another line, a marker, or
         punctuation of JSON. If not, a quote inside a string has cut the object short. Where no marker ends a call, any
         text may follow, unless the object is one of a list (`listed`)."""
@@ -126,7 +126,7 @@ class Section:
                 return known or (free and rest[0] not in '"\\}')
             yield
 
-    def superfluous(self, ends: Iterable[str]) -> Reading[None]:
+    def superfluous(self, ends: Iterable[str]) -> Gen[None]:
         """Consume brackets that close nothing before one of the ends, another opening, or the end of the output."""
         reader = self.reader
         known = [end for end in (*ends, *self.openers) if end]
@@ -142,13 +142,13 @@ class Section:
                 return
             yield
 
-    def call_closed(self) -> Reading[bool]:
+    def call_closed(self) -> Gen[bool]:
         """Consume the call's closing marker if it is at the front."""
         if not self.call_close.text:
             return False
         return (yield from self.reader.match(self._is_call_close))
 
-    def rest_is_malformed(self, call: CallEmitter, *stops: str) -> Reading[None]:
+    def rest_is_malformed(self, call: CallEmitter, *stops: str) -> Gen[None]:
         """Write the following text unchanged into the call's arguments, up to a marker at which reading can resume, and
         end the call as malformed."""
         markers = compiled(*self._resume.literals, *stops)
@@ -156,7 +156,7 @@ class Section:
             self.reader.cut_marker(markers)
         call.end("malformed")
 
-    def no_call(self) -> Reading[bool]:
+    def no_call(self) -> Gen[bool]:
         """Make a malformed call without a name of the text that stands in place of a call. Returns False, without a
         call, if a marker at which reading can resume is at the front (not consumed), or the output was cut off too
         early to decide."""
@@ -178,7 +178,7 @@ class Section:
 
         return write
 
-    def name(self, ends: Markers) -> Reading[str | None]:
+    def name(self, ends: Markers) -> Gen[str | None]:
         """Consume and return a function's name (or an id), up to one of the ends (not consumed).
 
         Returns None if there is none. The text in its place then becomes a malformed call without a name, unless the
@@ -222,7 +222,7 @@ class Section:
     def _is_declared(self, name: str) -> bool:
         return name in (self.emitter.tools or {})
 
-    def _space(self) -> Reading[str]:
+    def _space(self) -> Gen[str]:
         """Consume and return white space inside a name."""
         reader = self.reader
         parts: list[str] = []
@@ -233,7 +233,7 @@ class Section:
             parts.append(reader.take(run.end() - reader.pos, "name"))
         return "".join(parts)
 
-    def begins(self, opener: str) -> Reading[bool]:
+    def begins(self, opener: str) -> Gen[bool]:
         """Whether a call can follow the opener at the front, so that prose about markers stays prose. Consumes nothing.
 
         A control token always begins one, since it cannot occur in prose.
@@ -316,7 +316,7 @@ class Section:
         tool = (self.emitter.tools or {}).get(name)
         return Schemas(tool.parameters if tool else None)
 
-    def code(self) -> Reading[str]:
+    def code(self) -> Gen[str]:
         """Read raw code for `python`, after its opening mark. Returns the white space after the closing one."""
         call = self.emitter.call("python", None)
         yield from self.raw_code(call, self._code_end)
@@ -324,7 +324,7 @@ class Section:
             yield from self.reader.match(self._code_end)
         return self.code_close.after
 
-    def raw_code(self, call: CallEmitter, ends: Markers) -> Reading[None]:
+    def raw_code(self, call: CallEmitter, ends: Markers) -> Gen[None]:
         """Read raw code as a call's argument `{"code": ..}`; the key is the tool's parameter if it has only one."""
         reader = self.reader
         call.write(f'{{"{quoted(self._code_parameter(call.name))}": "')

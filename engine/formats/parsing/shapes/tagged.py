@@ -28,7 +28,7 @@ from engine.formats.parsing.grammar import (
     whole_pattern,
 )
 from engine.formats.parsing.json_reader import JsonReader, Outcome
-from engine.formats.parsing.reader import WINDOW, Markers, Reader, Reading, Spelling, compiled
+from engine.formats.parsing.reader import WINDOW, Gen, Markers, Reader, Spelling, compiled
 from engine.formats.parsing.shapes.json_calls import JsonShape
 from engine.formats.parsing.shapes.pythonic import PythonNotation
 from engine.formats.parsing.shapes.section import Section
@@ -56,7 +56,7 @@ class TaggedJsonShape:
         self._json = JsonReader(section.reader, section.closers.literals, section.hard)
         self._objects = JsonShape(section)
 
-    def read(self) -> Reading[str]:
+    def read(self) -> Gen[str]:
         """One call, after its opening marker."""
         reader, section = self._reader, self._section
         yield from reader.space()
@@ -88,14 +88,14 @@ class TaggedJsonShape:
             yield from section.call_closed()
         return ""
 
-    def _leading(self, end: Markers) -> Reading[str | None]:
+    def _leading(self, end: Markers) -> Gen[str | None]:
         """Read what is written before the name, up to its own end; None if the family writes no such thing."""
         if not end.literals:
             return None
         text = yield from self._section.name(self._leading_ends)
         return text if (yield from self._reader.match(end)) else None
 
-    def _arguments(self, call: CallEmitter) -> Reading[Outcome]:
+    def _arguments(self, call: CallEmitter) -> Gen[Outcome]:
         """Read the arguments and end the call."""
         reader, section = self._reader, self._section
         if not (yield from reader.more()):
@@ -157,7 +157,7 @@ class TaggedArgumentsShape:
         self._inside = compiled(argument.text, *closers, *self._is_json_block.literals)
         self._follows = self._follow_markers.literals
 
-    def read(self) -> Reading[str]:
+    def read(self) -> Gen[str]:
         """One call, after its opening marker."""
         section, reader = self._section, self._reader
         name = yield from section.name(self._name_ends)
@@ -189,7 +189,7 @@ class TaggedArgumentsShape:
         yield from section.call_closed()
         return ""
 
-    def _whole_json(self, call: CallEmitter) -> Reading[None]:
+    def _whole_json(self, call: CallEmitter) -> Gen[None]:
         """Read all arguments as one JSON text, and end the call."""
         reader, section = self._reader, self._section
         yield from reader.space()
@@ -207,7 +207,7 @@ class TaggedArgumentsShape:
         yield from reader.space()
         yield from section.call_closed()
 
-    def _arguments(self, arguments: ArgumentWriter) -> Reading[Outcome]:
+    def _arguments(self, arguments: ArgumentWriter) -> Gen[Outcome]:
         """Read all arguments, up to a closing marker (not consumed)."""
         reader = self._reader
         while True:
@@ -222,7 +222,7 @@ class TaggedArgumentsShape:
             if outcome is not Outcome.COMPLETE:
                 return outcome
 
-    def _one_argument(self, arguments: ArgumentWriter) -> Reading[Outcome]:
+    def _one_argument(self, arguments: ArgumentWriter) -> Gen[Outcome]:
         reader, section = self._reader, self._section
         if not (yield from reader.match(self._argument)):
             if reader.cut_marker(self._inside):
@@ -252,7 +252,7 @@ class TaggedArgumentsShape:
         arguments.key(key, self._lead, text)
         return (yield from self._value(arguments))
 
-    def _stated_type(self) -> Reading[str | None]:
+    def _stated_type(self) -> Gen[str | None]:
         """Consume the end of the key. Returns the type that the markup states for the value; None if it states none."""
         reader = self._reader
         keyed = yield from reader.match(self._is_key_end)
@@ -267,7 +267,7 @@ class TaggedArgumentsShape:
             yield from reader.match(self._is_type_end)
         return "".join(parts)
 
-    def _value(self, arguments: ArgumentWriter) -> Reading[Outcome]:
+    def _value(self, arguments: ArgumentWriter) -> Gen[Outcome]:
         reader = self._reader
 
         def write(text: str) -> None:
@@ -307,14 +307,14 @@ class TaggedArgumentsShape:
                 inside += 1
             write(reader.take(len(hit)))
 
-    def _missing_end(self, hit: str, arguments: ArgumentWriter) -> Reading[bool]:
+    def _missing_end(self, hit: str, arguments: ArgumentWriter) -> Gen[bool]:
         """Whether the value's closing marker is missing, because the next argument begins or the call and its section
         end."""
         if hit in self._argument.literals:
             return (yield from self._opens_next(hit, arguments))
         return (yield from self._ends_all(hit))
 
-    def _opens_next(self, marker: str, arguments: ArgumentWriter) -> Reading[bool]:
+    def _opens_next(self, marker: str, arguments: ArgumentWriter) -> Gen[bool]:
         """Whether the marker at the front opens another of the tool's arguments; if not, it is text, perhaps of
         code."""
         reader = self._reader
@@ -330,7 +330,7 @@ class TaggedArgumentsShape:
                 return False
             yield
 
-    def _cdata(self) -> Reading[bool]:
+    def _cdata(self) -> Gen[bool]:
         """Consume the opening mark of a CDATA section, and white space before it, if there is one at the front."""
         reader = self._reader
         while True:
@@ -345,11 +345,11 @@ class TaggedArgumentsShape:
                 return False
             yield
 
-    def _followed(self, marker: str) -> Reading[bool]:
+    def _followed(self, marker: str) -> Gen[bool]:
         """Whether the text after the marker can follow a value."""
         return (yield from _followed_by(self._reader, marker, self._follows, at_end=True))
 
-    def _ends_all(self, marker: str, between: str = "") -> Reading[bool]:
+    def _ends_all(self, marker: str, between: str = "") -> Gen[bool]:
         """Whether the section's closing marker follows the marker at the front (and `between`), and then another call
         or the end of the output."""
         reader, section = self._reader, self._section
@@ -375,7 +375,7 @@ class TaggedArgumentsShape:
             yield
 
 
-def _followed_by(reader: Reader, marker: str, follows: tuple[str, ...], *, at_end: bool) -> Reading[bool]:
+def _followed_by(reader: Reader, marker: str, follows: tuple[str, ...], *, at_end: bool) -> Gen[bool]:
     """Whether one of the texts, or the end of the input (`at_end`), follows the marker and white space."""
     while True:
         rest = reader.behind(len(marker))

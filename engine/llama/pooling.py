@@ -10,7 +10,7 @@ from engine.llama.gguf.gguf import GgufFile
 from engine.llama.lib import decode_error, forget_errors
 from engine.runtime.loop.backend import ContextInfo
 from engine.runtime.loop.config import ContextOptions
-from engine.runtime.stream.vectors import VectorInfo
+from engine.runtime.stream.embed_queue import VectorInfo
 from engine.support.errors import DecodeError, RequestError
 
 _POOLING = {"mean": 1, "cls": 2, "last": 3, "rank": 4}  # enum llama_pooling_type (llama.h)

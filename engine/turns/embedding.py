@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, cast
 
 from engine.formats.families.embedding import Prefixes, prefixes
 from engine.llama.model import ModelInfo
+from engine.runtime.stream.embed_queue import Vectors
 from engine.runtime.stream.pending import PendingVectors
 from engine.runtime.stream.raw import tokens_of
 from engine.runtime.stream.service import Service
-from engine.runtime.stream.vectors import Vectors
 from engine.support.errors import RequestError
 from engine.turns.options import EmbedOptions, RerankOptions, checked
 from engine.types.prompt import Piece

@@ -57,7 +57,7 @@ class EngineLike(Protocol):
 
     @property
     def embedder(self) -> Any:
-        """Makes vectors: `engine.turns.vectors.Embedder`."""
+        """Makes vectors: `engine.turns.embedding.Embedder`."""
         ...
 
     @property
@@ -224,7 +224,7 @@ def no_efforts(name: str) -> str:
     return f"{name}: this model has no efforts, so reasoning is on"
 
 
-class Reading:
+class StreamReader:
     """Reads the turns of one streamed request. `arrived` is called whenever there is something to read."""
 
     def __init__(self, turn: Turn, streams: Sequence[TurnStream]) -> None:

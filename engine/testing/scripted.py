@@ -28,8 +28,8 @@ from engine.runtime.cache.state_file import Origin
 from engine.runtime.guidance.matcher import Mask
 from engine.runtime.loop.backend import ContextInfo, Row, Sampler
 from engine.runtime.loop.logprobs import Logprob, TokenLogprobs
-from engine.runtime.media.media import Projector, Rows, Unit, row_tokens
-from engine.runtime.stream.vectors import VectorInfo
+from engine.runtime.media.media import Embeddings, MediaChunk, Projector, row_tokens
+from engine.runtime.stream.embed_queue import VectorInfo
 from engine.support.errors import DecodeError, EngineError, ModelLoadError, RequestError
 from engine.testing.byte_vocab import ByteVocab
 from engine.types.events import fold
@@ -298,7 +298,12 @@ class ScriptedBackend:
         self.adapters.remove(digest)
 
     def decode_media(
-        self, unit: Unit, sequence: int, position: int, rows: "Rows | None" = None, part: slice = slice(None)
+        self,
+        unit: MediaChunk,
+        sequence: int,
+        position: int,
+        rows: "Embeddings | None" = None,
+        part: slice = slice(None),
     ) -> None:
         """Evaluate rows of a unit, which take as many positions. After the last one its key joins `media`."""
         if rows is None and self.projector is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(slots=True, eq=False)
-class Owed:
+class PendingRequest:
     """An order without its final reply.
 
     `checked` completes the events of its replies, `forget` cancels the timer of its deadline, `answer` gets each reply
@@ -24,7 +24,7 @@ class Owed:
     is_cancelled: bool = False
 
 
-class Ledger:
+class PendingRequests:
     """The orders of one model's process, across the deaths of its children.
 
     After a death, what was under way and has shown nothing is sent again, one order at a time, so that the order which
@@ -33,26 +33,26 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self._owed: dict[int, Owed] = {}
-        self._sent: dict[int, Owed] = {}
-        self._again: OrderedDict[int, Owed] = OrderedDict()
-        self._new: OrderedDict[int, Owed] = OrderedDict()
+        self._owed: dict[int, PendingRequest] = {}
+        self._sent: dict[int, PendingRequest] = {}
+        self._again: OrderedDict[int, PendingRequest] = OrderedDict()
+        self._new: OrderedDict[int, PendingRequest] = OrderedDict()
         self._alone: int | None = None
 
     def __len__(self) -> int:
         return len(self._owed)
 
-    def get(self, id_: int) -> Owed | None:
+    def get(self, id_: int) -> PendingRequest | None:
         """Returns an order that has no final reply yet."""
         return self._owed.get(id_)
 
-    def add(self, owed: Owed) -> None:
+    def add(self, owed: PendingRequest) -> None:
         """Enter an order; `due` says when to send it."""
         self._owed[owed.id] = self._new[owed.id] = owed
 
-    def due(self) -> Sequence[Owed]:
+    def due(self) -> Sequence[PendingRequest]:
         """Returns the orders to send now; they count as sent."""
-        due: list[Owed] = []
+        due: list[PendingRequest] = []
         if self._alone is None and self._again:
             self._alone, first = self._again.popitem(last=False)
             due.append(first)
@@ -61,7 +61,7 @@ class Ledger:
         self._sent.update((owed.id, owed) for owed in due)
         return due
 
-    def end(self, id_: int) -> Owed | None:
+    def end(self, id_: int) -> PendingRequest | None:
         """Strike out an order that is over; returns None if it was not owed."""
         for orders in (self._sent, self._again, self._new):
             orders.pop(id_, None)
@@ -69,12 +69,12 @@ class Ledger:
             self._alone = None
         return self._owed.pop(id_, None)
 
-    def withdrawn(self) -> Sequence[Owed]:
+    def withdrawn(self) -> Sequence[PendingRequest]:
         """Strike out and return the cancelled orders that were not sent."""
         waiting = (*self._again.values(), *self._new.values())
         return [owed for owed in waiting if owed.is_cancelled and self.end(owed.id)]
 
-    def death(self) -> Sequence[Owed]:
+    def death(self) -> Sequence[PendingRequest]:
         """The child is dead. Strike out and return the orders that are not sent again: those that have shown a part of
         their answer, that were cancelled, or that were alone in the child."""
         under_way = list(self._sent.values())
@@ -87,6 +87,6 @@ class Ledger:
         self._alone = None
         return lost
 
-    def clear(self) -> Sequence[Owed]:
+    def clear(self) -> Sequence[PendingRequest]:
         """Strike out and return everything."""
         return [owed for id_ in list(self._owed) if (owed := self.end(id_))]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from engine.formats.families import ToolSyntax
 from engine.formats.parsing.emitter import Emitter
-from engine.formats.parsing.reader import WINDOW, Markers, Reader, Reading, Spelling, compiled
+from engine.formats.parsing.reader import WINDOW, Gen, Markers, Reader, Spelling, compiled
 from engine.formats.parsing.shapes import SectionReader
 from engine.types.events import Event, ToolCallEnd, ToolCallStart
 
@@ -40,7 +40,7 @@ class Trial:
         self._errors: list[str | None] = []
         self._unnamed = False
 
-    def succeeds(self, put_back: Callable[[str], None]) -> Reading[bool]:
+    def succeeds(self, put_back: Callable[[str], None]) -> Gen[bool]:
         """Whether the text at the front is a call. Consumes nothing: what it has read goes to `put_back`."""
         outer = self._outer
         read: list[str] = []
@@ -63,7 +63,7 @@ class Trial:
         put_back("".join(read))
         return decided
 
-    def _sections(self) -> Reading[None]:
+    def _sections(self) -> Gen[None]:
         reader, openers = self._inner, compiled(*self._calls.section.openers)
         while (hit := (yield from reader.starts(openers))) is not None:
             self._inside = True
