@@ -85,7 +85,7 @@ class Loaded:
 def load(
     model: str | Path | None,
     options: Settings,
-    reading: TemplateChoice,
+    choice: TemplateChoice,
     *,
     adapters: Mapping[str, str | Path] | None = None,
     preflight: bool = True,
@@ -105,42 +105,42 @@ def load(
     if opening is not None:
         opening(path)
     _warn_without_gpu(options.model)
-    _prepare(reading, builtin=model is None)
+    _prepare(choice, builtin=model is None)
     file = read_gguf(path)  # a file that is not a model, or does not fit, is refused before anything else is tried
     _check_steering(file, options.context, adapters)
     files = AdapterSource(file).named(adapters)
-    guessing = _draft_model(draft, options.loop.draft_max, file, isolated=isolated)
-    head = guessing is not None and guessing.is_head
+    draft_model = _draft_model(draft, options.loop.draft_max, file, isolated=isolated)
+    head = draft_model is not None and draft_model.is_head
     if projector is not None and head:
         raise RequestError('A model with a projector does not draft by its own head; write draft="ngram".')
-    there = machine()
-    seeing = projector_file(projector, file, options, there)
-    taken = sum(each.size_bytes for each in files.values()) + (hidden_bytes(file, options.context) if head else 0)
-    made = planned(file, options, there.without(taken), guessing, seeing)
-    if is_on_hub(model) and not file.embeds and not reading.is_chosen:
-        reading = replace(reading, response_template=_published(path, file.base_models))
+    here = machine()
+    projector_header = projector_file(projector, file, options, here)
+    reserved = sum(each.size_bytes for each in files.values()) + (hidden_bytes(file, options.context) if head else 0)
+    made = planned(file, options, here.without(reserved), draft_model, projector_header)
+    if is_on_hub(model) and not file.embeds and not choice.is_chosen:
+        choice = replace(choice, response_template=_published(path, file.base_models))
     _log.info("%s: %s", file.path.name, made.summary)
     load_options, context = made.model, made.context
-    drafting = draft_context(made.context, made.n_ctx, made.cells.sequences)
+    draft_options = draft_context(made.context, made.n_ctx, made.cells.sequences)
     if preflight:
         if file.embeds:  # with the options of a chat, as the trial generates; only the remedy for the weights matters
             load_options, _ = checks.prepare(load_options, options.context)
         else:
             load_options, context = checks.prepare(load_options, context)
         try_file(file, load_options, context, head=head)
-        _try_beside(file, load_options, context, [each.path for each in files.values()], seeing)
-        if guessing is not None and guessing.model is None and not head:
-            try_file(guessing.file, load_options, drafting)
-    apart = guessing.file.path if guessing is not None and isolated and not head else None
-    weights = _weights(path, file, load_options, progress, isolated=isolated, draft=apart, head=head)
+        _try_beside(file, load_options, context, [each.path for each in files.values()], projector_header)
+        if draft_model is not None and draft_model.model is None and not head:
+            try_file(draft_model.file, load_options, draft_options)
+    draft_path = draft_model.file.path if draft_model is not None and isolated and not head else None
+    weights = _weights(path, file, load_options, progress, isolated=isolated, draft=draft_path, head=head)
     source = replace(_source(file, load_options, context, machine, preflight=preflight), first=files)
     checked = replace(context, check_memory=False)  # `plan` has checked it
-    drafting = replace(drafting, check_memory=False)
+    draft_options = replace(draft_options, check_memory=False)
     checked = _few_threads(checked, weights.info.size_bytes)
     loop = options.loop
     if head and draft == AUTO:
         loop = replace(loop, draft_max=min(loop.draft_max, HEAD_TOKENS))
-    return _completed(weights, checked, loop, reading, source, guessing, drafting, seeing)
+    return _completed(weights, checked, loop, choice, source, draft_model, draft_options, projector_header)
 
 
 def _try_beside(
@@ -189,7 +189,7 @@ def planned(
     file: GgufFile,
     options: Settings,
     machine: Machine,
-    guessing: DraftModel | None = None,
+    draft_model: DraftModel | None = None,
     projector: ProjectorFile | None = None,
 ) -> Plan:
     """Returns how a file is loaded on a machine, beside a draft model and a projector. Raises what `Engine.load` raises
@@ -199,7 +199,7 @@ def planned(
         options = replace(options, context=projector.widened(options.context))
         machine = machine.without(projector.memory)
     context = vector_options(file, options.context) if file.embeds else options.context
-    draft = None if guessing is None else guessing.planned
+    draft = None if draft_model is None else draft_model.planned
     try:
         return plan(file, options.model, context, machine, draft=draft)
     except (ModelLoadError, ContextOverflowError) as error:
@@ -288,7 +288,7 @@ def _weights(
 def adopt(
     llama: Any,
     options: Mapping[str, Any],
-    reading: TemplateChoice,
+    choice: TemplateChoice,
     *,
     preflight: bool = True,
     draft: object = None,
@@ -302,26 +302,26 @@ def adopt(
             f"{given[0]} is an option of the weights, which this Llama has loaded already; leave it out, or use "
             "Engine.load."
         )
-    _prepare(reading)
+    _prepare(choice)
     check_devices()
     weights = Model.adopt(llama)
     same = {"n_ctx": llama.n_ctx(), "n_threads": llama.n_threads, "n_threads_batch": llama.n_threads_batch}
     if options.get("rope_scaling_type") is None:
         same |= {name: value for name, value in adopted(llama.context_params).items() if value is not None}
     given = settings({**same, **{name: value for name, value in options.items() if value is not None}}, draft)
-    guessing = _draft_model(draft, given.loop.draft_max, None)
-    seeing = projector_file(projector, weights.file, given, this_machine())
+    draft_model = _draft_model(draft, given.loop.draft_max, None)
+    projector_header = projector_file(projector, weights.file, given, this_machine())
     if preflight:
         checks.check_loaded(weights.options, given.context)
-        if seeing is not None:
-            try_file(weights.file, weights.options, given.context, projector=seeing)
+        if projector_header is not None:
+            try_file(weights.file, weights.options, given.context, projector=projector_header)
     source = _source(weights.file, weights.options, given.context, this_machine, preflight=preflight)
-    return _completed(weights, given.context, given.loop, reading, source, guessing, projector=seeing)
+    return _completed(weights, given.context, given.loop, choice, source, draft_model, projector=projector_header)
 
 
-def _prepare(reading: TemplateChoice, *, builtin: bool = False) -> None:
+def _prepare(choice: TemplateChoice, *, builtin: bool = False) -> None:
     """Start the child that will render the template while the weights are loaded."""
-    if not reading.trust_template and (reading.chat_template is not None or not builtin):
+    if not choice.trust_template and (choice.chat_template is not None or not builtin):
         renderer.prepare()
 
 
@@ -329,9 +329,9 @@ def _completed(
     weights: Model | IsolatedModel,
     context: ContextOptions,
     loop: LoopOptions,
-    reading: TemplateChoice,
+    choice: TemplateChoice,
     adapters: AdapterSource,
-    guessing: DraftModel | None = None,
+    draft_model: DraftModel | None = None,
     beside: ContextOptions | None = None,
     projector: ProjectorFile | None = None,
 ) -> Loaded:
@@ -340,23 +340,23 @@ def _completed(
         undo.callback(weights.close)
         draft: LlamaBackend | None = None
         if isinstance(weights, IsolatedModel):
-            backend = weights.backend(context, beside if guessing is not None else None, projector)
+            backend = weights.backend(context, beside if draft_model is not None else None, projector)
         else:
             backend = weights.backend(context, projector)
-            if guessing is not None and guessing.is_head:
+            if draft_model is not None and draft_model.is_head:
                 draft = weights.head(backend)
-            elif guessing is not None:
-                guesser = guessing.load(replace(weights.options, check_memory=context.check_memory))
+            elif draft_model is not None:
+                guesser = draft_model.load(replace(weights.options, check_memory=context.check_memory))
                 weights.own(guesser)
                 check_draft(weights, guesser)
                 beside = beside or draft_context(context, backend.info.n_ctx, backend.info.n_sequences)
                 draft = guesser.backend(_few_threads(beside, guesser.info.size_bytes))
-        template = _template(weights, reading) if backend.info.generates else MissingTemplateError(NOT_CHAT)
+        template = _template(weights, choice) if backend.info.generates else MissingTemplateError(NOT_CHAT)
         undo.pop_all()
         return Loaded(weights, backend, template, loop, adapters, draft)
 
 
-def _template(weights: Model | IsolatedModel, reading: TemplateChoice) -> ChatTemplate | MissingTemplateError:
+def _template(weights: Model | IsolatedModel, choice: TemplateChoice) -> ChatTemplate | MissingTemplateError:
     """Returns the model's template; for a base model without a `family`, the error that it has none."""
     info = weights.info
     try:
@@ -364,17 +364,17 @@ def _template(weights: Model | IsolatedModel, reading: TemplateChoice) -> ChatTe
             info.chat_template,
             info.bos_text,
             info.eos_text,
-            reading.family,
-            reading.chat_template,
+            choice.family,
+            choice.chat_template,
             named={further.name: further.source for further in info.named_templates},
             architecture=info.architecture,
             name=info.name,
             control_tokens=weights.vocab.control_tokens,
-            trust_template=reading.trust_template,
-            response_template=reading.response_template,
+            trust_template=choice.trust_template,
+            response_template=choice.response_template,
         )
     except MissingTemplateError as error:
-        if reading.family is None or isinstance(reading.family, Families):
+        if choice.family is None or isinstance(choice.family, Families):
             return error
         raise
 

@@ -35,7 +35,7 @@ from engine.formats.template.markers import Markers, merged, overlaps
 from engine.formats.template.prompt import with_tail
 from engine.formats.template.reasoning import Switch, switch
 from engine.formats.template.renderer import SECONDS, TemplateStoppedError
-from engine.formats.template.rendering import Asked, Held, Rendering, Setting
+from engine.formats.template.rendering import Held, Rendering, RenderOptions, Setting
 from engine.formats.template.stated_format import stated
 from engine.formats.template.tool_forms import ToolForms
 from engine.support import _data
@@ -220,7 +220,7 @@ class ChatTemplate:
         stated, given = stated_tools(tools, tool_choice), documents_of(documents)
         template = self._for(tools=bool(stated), documents=bool(given))
         until = time.monotonic() + SECONDS if until is None else until
-        asked = Asked(
+        asked = RenderOptions(
             variables=_free(template_kwargs),
             switch=template._switch(reasoning, conversation, stated, until),
             documents=given,
@@ -253,7 +253,7 @@ class ChatTemplate:
         reasoning: Reasoning | None,
         conversation: Sequence[Message],
         tools: Sequence[Tool],
-        asked: Asked,
+        asked: RenderOptions,
         until: float,
     ) -> Prompt:
         """Returns the prompt that continues the last message. If the template by default omits that message's
@@ -302,7 +302,7 @@ class ChatTemplate:
 
             def renders(turned: Switch) -> str | None:
                 try:
-                    asked = Asked(switch=turned, guarded=False, until=until)
+                    asked = RenderOptions(switch=turned, guarded=False, until=until)
                     return Rendering(self._setting, question, stated, asked).answer().text
                 except TemplateStoppedError:
                     raise

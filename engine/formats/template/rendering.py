@@ -70,7 +70,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RenderOptions:
     """What a request asks of its renders.
 
     - `variables` are the caller's own, which override others; `switch` is the switch for reasoning;
@@ -94,7 +94,7 @@ class _Given:
 
     conversation: Sequence[Message]
     tools: Sequence[Tool]
-    asked: Asked
+    asked: RenderOptions
     media: Mapping[str, Media]
     end: str
     preamble: str
@@ -113,10 +113,14 @@ class Rendering:
     """The renders of one request."""
 
     def __init__(
-        self, setting: Setting, conversation: Sequence[Message], tools: Sequence[Tool], asked: Asked | None = None
+        self,
+        setting: Setting,
+        conversation: Sequence[Message],
+        tools: Sequence[Tool],
+        asked: RenderOptions | None = None,
     ) -> None:
         self._setting = setting
-        asked = asked or Asked()
+        asked = asked or RenderOptions()
         stated = [tool for tool in tools if not is_builtin(tool.name, asked.builtin)]
         try:
             texts = _texts((conversation, stated, asked.documents, asked.variables, asked.builtin))
