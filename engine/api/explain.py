@@ -384,7 +384,7 @@ def _html(found: Explanation) -> str:
     rows = [
         ("family", f"{found.family} ({found.title}): {found.reason}"),
         ("tokens", f"{len(found.tokens):,}"),
-        ("the parser stands at", f"{found.state.where}, for {found.state.reason}"),
+        ("the parser begins in", f"{found.state.where}, because {found.state.reason}"),
     ]
     said = [(f"{piece.author}{' (guarded)' if piece.guarded else ''}", piece.text) for piece in found.prompt]
     output = [(piece.kind, piece.text) for piece in found.output or ()]
@@ -411,7 +411,7 @@ def _told(found: Explanation) -> Iterator[str]:
         for one in found.restored:
             fate = "in this prompt" if one.shown else "dropped by the family's rule"
             yield f"  message {one.message} ({fate}): {one.text!r}"
-    yield from ("", f"the parser stands at: {found.state.where}, for {found.state.reason}")
+    yield from ("", f"the parser begins in: {found.state.where}, because {found.state.reason}")
     yield from _segments(found.state.seed)
     if found.state.undecided:
         yield f"  {'undecided yet':<17} {found.state.undecided!r}"

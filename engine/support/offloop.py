@@ -19,7 +19,7 @@ async def off_loop(work: Callable[[], T], undo: Callable[[T], object]) -> T:
     cancelled meanwhile, `undo` is called with the result once there is one, and `is_unwanted` returns True in the
     thread, so that it may give up early. Raises what `work` raises.
 
-    The event loop's own few threads do not serve: who waits there for memory would keep who has it from going on.
+    The event loop's own few threads do not serve: calls that wait there for memory would block the call that holds it.
     """
     context, cancelled = copy_context(), Event()
     context.run(_cancelled.set, cancelled)

@@ -185,7 +185,7 @@ class PrefixCache:
             own = self._slots[target]
             reuse = 0 if anew else _shared(own, own.tokens, tokens, adapters)
             self._keep(target, reuse)
-            reuse = self._cut(target, reuse)  # its own beginning costs nothing
+            reuse = self._cut(target, reuse)  # what the sequence already holds is not read again
         slot = self._slots[target]
         slot.plan, slot.limit, slot.marks, slot.adapters = tokens, limit, marks, adapters
         self._touch(target)

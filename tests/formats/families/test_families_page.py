@@ -203,7 +203,7 @@ never an error.
 - K2 Horizon is not supported: its reasoning is marked in three ways by effort, and the pinned llama.cpp does not have
   its architecture.
 
-## What small models spoil
+## When small models break the format
 
 A call may run only if it stands in its wrapper, names a declared tool and is whole. In reasoning that nothing has
 closed yet, a call's markup is held until that is decided: a marker that closes reasoning makes it a draft, which stays
