@@ -376,7 +376,7 @@ class _Loop:
         self.results[-1].append(result)
         return result
 
-    # The methods below implement `engine.agent.execution.Book`.
+    # The methods below implement `engine.agent.execution.CallLog`.
 
     def context(self, job: Job) -> ToolContext[Any]:
         history = tuple(self.messages[: self.turn_end])

@@ -44,7 +44,7 @@ from engine.turns.turns import Turns
 
 ModelLike: TypeAlias = str | Path | Mapping[str, Any] | None
 """A model as `Engine.load` takes it, or a dictionary of `model` and further options of `Engine.load`."""
-_log = logging.getLogger("engine.api.engines")
+_log = logging.getLogger("engine.engines")
 _STATES = 256 << 20
 _WAKE_SECONDS = 0.25
 

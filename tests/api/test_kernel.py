@@ -116,7 +116,7 @@ def test_a_loading_cell_that_is_run_again_says_what_is_open(kernel: Any, builtin
 def test_a_load_that_takes_long_is_shown_in_the_cell(kernel: Any, builtin_model_path: object) -> None:
     told, *_, last = run(
         kernel,
-        "from engine import screens\nscreens._LOAD_SHOWN_AFTER = 0\n"
+        "from engine.support import screens\nscreens._LOAD_SHOWN_AFTER = 0\n"
         f"slow = Engine.load({str(builtin_model_path)!r}, preflight=False)\nslow.close()",
     )[0]
     assert told["kind"] == "display_data"

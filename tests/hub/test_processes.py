@@ -94,7 +94,7 @@ def test_settings_come_from_the_environment(server: Hub, tmp_path: Path) -> None
 
 def test_a_file_is_loaded_without_huggingface_hub(builtin_model_path: Path, server: Hub, tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom engine import loading\nloading.located(sys.argv[1], None)\n"
+        "import sys\nfrom engine.api import loading\nloading.located(sys.argv[1], None)\n"
         "print([name for name in sys.modules if name.startswith('huggingface_hub')])"
     )
     with process(server, tmp_path, code, str(builtin_model_path)) as started:

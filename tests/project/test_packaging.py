@@ -31,7 +31,7 @@ JUNK = (
 
 # Run outside the checkout; prints where each data file was found, after using it.
 USES_ALL_THREE = """
-    from engine import _data
+    from engine.support import _data
     from engine.formats.families import builtin_families
     from engine.llama.model import Model
 

@@ -49,7 +49,7 @@ def test_nothing_of_the_current_directory_runs(kind: str, tmp_path: Path) -> Non
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     here.mkdir()
     elsewhere.mkdir()
-    for name in (*PLANTED, "engine/__init__", "engine/child", "engine/template/worker"):
+    for name in (*PLANTED, "engine/__init__", "engine/support/child", "engine/formats/template/worker"):
         (here / f"{name}.py").parent.mkdir(parents=True, exist_ok=True)
         (here / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r})\n", encoding="utf-8")
     before, act = STARTS[kind]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mcp import Client
     from mcp.types import CallToolResult, Tool
 
-_log = logging.getLogger("engine.agent.mcp")
+_log = logging.getLogger("engine.mcp")
 _MOST_PAGES = 100
 _CLOSE_SECONDS = 10.0  # the protocol's client gives a process about six to end
 _CUT_SECONDS = 8.0  # then a connection that does not close is cut

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
     from mcp.types import JSONRPCMessage
 
-_log = logging.getLogger("engine.agent.mcp")
+_log = logging.getLogger("engine.mcp")
 T = TypeVar("T")
 
 MESSAGE_BYTES = 8 << 20

@@ -26,7 +26,7 @@ from engine.types.tools import Tool
 if TYPE_CHECKING:
     from mcp.types import Tool as Listed
 
-_log = logging.getLogger("engine.agent.mcp")
+_log = logging.getLogger("engine.mcp")
 _PREFIX = re.compile(r"[\w./-]{0,64}")
 _LONGEST_TOOL = 50_000  # characters of one tool's description and schema, which are part of every prompt
 

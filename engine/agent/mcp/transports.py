@@ -18,7 +18,7 @@ from engine.agent.mcp.intake import MESSAGE_BYTES, Events, Intake, Lines, Meter,
 from engine.support import threads
 from engine.support.errors import EngineError, RequestError
 
-_log = logging.getLogger("engine.agent.mcp")
+_log = logging.getLogger("engine.mcp")
 _KEPT = 2_000  # characters of standard error that an error message quotes
 _READ_SECONDS = 24 * 3600.0  # calls have time limits of their own
 _GOODBYE_SECONDS = 2.0

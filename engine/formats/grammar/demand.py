@@ -20,7 +20,7 @@ from engine.types.tools import AllowedTools, Tool, ToolChoice, ToolName
 RESERVE = 256
 """The default number of tokens reserved for the answer."""
 _ANY_OBJECT = {"type": "object"}
-_log = logging.getLogger("engine.runtime.guidance")
+_log = logging.getLogger("engine.constraint")
 
 
 @dataclass(frozen=True, slots=True)

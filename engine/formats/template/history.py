@@ -107,7 +107,7 @@ _SHORT = 9
 
 def entries(messages: Sequence[Message], format_: Format, can: Capabilities, preamble: str = "") -> list[Entry]:
     """Returns the conversation in the template's own terms. `messages` must be checked (see
-    `engine.formats.template.conversation`), and have the ids that the template requires (see `with_ids`).
+    `engine.types.conversation`), and have the ids that the template requires (see `with_ids`).
 
     `preamble` is inserted before text next to a call, which the template would write as reasoning (see
     `preamble_headers`).

@@ -40,7 +40,7 @@ _STACK = 1 << 20
 """Bytes of stack for a compile: less than a caller's thread has, so that a grammar nested too deep ends the child, not
 this process."""
 _SIMPLE = '{"grammars": [{"lark_grammar": "start: /a/"}]}'
-_log = logging.getLogger("engine.runtime.guidance")
+_log = logging.getLogger("engine.constraint")
 
 
 @cache

@@ -35,7 +35,7 @@ _PORTS = {"http": 80, "https": 443}
 _UNWRITABLE = re.compile(r"[\x00-\x20\x7f\\]")
 _IN_PATH = "/:@!$&'()*+,;=-._~%?"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_log = logging.getLogger("engine.types.media")
+_log = logging.getLogger("engine.media")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -292,8 +292,10 @@ def test_where_no_child_can_start_the_way_out_is_named(
 
 
 def test_a_child_that_cannot_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(renderer, "WORKER", "engine.template.no_such_module")
-    with pytest.raises(TemplateError, match=r"No module named 'engine.template.no_such_module'.*trust_template=True"):
+    monkeypatch.setattr(renderer, "WORKER", "engine.formats.template.no_such_module")
+    with pytest.raises(
+        TemplateError, match=r"No module named 'engine.formats.template.no_such_module'.*trust_template=True"
+    ):
         ChatTemplate(PLAIN)
 
 
@@ -314,7 +316,7 @@ def run(script: str) -> "subprocess.CompletedProcess[str]":
 def test_a_fork_has_children_of_its_own() -> None:
     done = run(
         """
-        from engine.template import renderer
+        from engine.formats.template import renderer
         template = Template(PLAIN)
         first = renderer._idle[0].child.process.pid
         template._compiled.lock.acquire()  # as a thread might that the fork does not have
@@ -333,7 +335,7 @@ def test_a_fork_has_children_of_its_own() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_child_ends_with_its_parent_whatever_forks_and_loops_remain() -> None:
     script = """
-        from engine.template import renderer
+        from engine.formats.template import renderer
         template = Template("{{ x }}")
         print(renderer._idle[0].child.process.pid, flush=True)
         if not (fork := os.fork()):
