@@ -23,7 +23,7 @@ from engine.formats.check.roundtrip import SWITCHES, Outcome
 from engine.formats.parsing import Parser
 from engine.formats.template.chat_template import ChatTemplate
 from engine.runtime.adapters.adapters import Scales
-from engine.runtime.cache.prefix import common_prefix
+from engine.runtime.cache.slots import common_prefix
 from engine.runtime.cache.state_file import Origin
 from engine.runtime.guidance.matcher import Mask
 from engine.runtime.loop.backend import ContextInfo, Row, Sampler

@@ -37,7 +37,7 @@ from models import model_file  # noqa: E402
 from peers import LlamaServer  # noqa: E402
 
 from engine import Engine, StateStore  # noqa: E402
-from engine.runtime.cache.prefix import common_prefix  # noqa: E402
+from engine.runtime.cache.slots import common_prefix  # noqa: E402
 from engine.support import _data  # noqa: E402
 
 Messages = list[dict[str, Any]]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from engine import Completion, Engine, Message
 from engine.runtime.adapters.adapters import Adapters
-from engine.runtime.cache.prefix import common_prefix
+from engine.runtime.cache.slots import common_prefix
 from engine.runtime.loop.request import TurnRequest
 
 Set = Mapping[str, float]

@@ -86,7 +86,7 @@ class Bench:
             self.loop.step()
             self.collect()
             self.loop.cache.check()
-            assert self.loop.cache.used == self.backend.used
+            assert self.loop.cache.cells.used == self.backend.used
 
     def collect(self) -> None:
         for reply in self.loop.drain():

@@ -33,7 +33,7 @@ class Work:
     def __init__(self, **options: Any) -> None:
         self.bench = Bench(told, n_sequences=3, n_batch=64, n_ctx=512, **options)
         loop: Any = self.bench.loop
-        self._states: StateStore = loop.cache._shelf.store
+        self._states: StateStore = loop.cache.kept._states.store
         self._ids: dict[int, str] = {}
         self._number = 0
 

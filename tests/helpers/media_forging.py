@@ -40,7 +40,7 @@ class SeeingProbe(Probe):
     def __init__(self, source: Path, llm: Engine, name: str) -> None:
         self._service = llm._service  # pyright: ignore[reportPrivateUsage]
         shown = media(KINDS[name])
-        units = [part for part in self._service._units(shown) if isinstance(part, MediaChunk)]  # pyright: ignore[reportPrivateUsage]
+        units = [part for part in self._service._prompts.units(shown) if isinstance(part, MediaChunk)]  # pyright: ignore[reportPrivateUsage]
         self.expected = {"a unit": SHOWN * len(units), "a row": SHOWN * sum(unit.rows for unit in units)}
         vocab = self._service.vocab
         assert isinstance(vocab, LlamaVocab)

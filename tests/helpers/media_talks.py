@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from projector_files import KINDS, Bare, Kind, media, write_model, write_projector
 
 from engine import Completion, Engine, Message, StateStore
-from engine.runtime.cache.prefix import common_prefix
+from engine.runtime.cache.slots import common_prefix
 from engine.runtime.media.media import MediaChunk
 from engine.types.media import Media
 from engine.types.prompt import MediaPiece

@@ -202,7 +202,7 @@ def test_preempted_requests_are_guessed_for_again(monkeypatch: pytest.MonkeyPatc
     guess_always(monkeypatch)
     texts = questions(5, 20)
     options = {**GREEDY, "max_tokens": None, "logprobs": 2}
-    monkeypatch.setattr("engine.runtime.loop.loop._RESERVE", 0)
+    monkeypatch.setattr("engine.runtime.loop.sequence._RESERVE", 0)
     preempted: list[object] = []
     preempt = Scheduler.preempt
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.formats.parsing import Parser
-from engine.runtime.loop import loop
+from engine.runtime.loop import sequence
 from engine.runtime.loop.backend import Row
 from engine.runtime.loop.generation import Limits
 from engine.support.errors import DecodeError
@@ -266,7 +266,7 @@ def test_every_output_equals_its_run_alone(
     texts: dict[int, str] = {}
     step = 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "_RESERVE", reserve)
+        patch.setattr(sequence, "_RESERVE", reserve)
         for pause, text, cancel_after in script:
             bench.step(pause)
             step += pause

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine.formats.parsing import Parser
 from engine.runtime.guidance.matcher import Mask
-from engine.runtime.loop import loop
+from engine.runtime.loop import sequence
 from engine.runtime.loop.backend import Row, Sampler
 from engine.runtime.loop.generation import Limits
 from engine.support.errors import ContextOverflowError, DecodeError, EngineError
@@ -244,7 +244,7 @@ def test_a_prompt_that_fills_the_context_draws_one_token() -> None:
 
 
 def test_out_of_cells_preempts_the_youngest_and_resumes_it_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "_RESERVE", 0)  # admission would have them wait
+    monkeypatch.setattr(sequence, "_RESERVE", 0)  # admission would have them wait
     bench = Bench(lambda text: text[0] * 30, n_ctx=64, kv_tokens=64, n_sequences=3)
     ids = [bench.submit(letter * 8) for letter in "abc"]
     bench.run()
@@ -338,8 +338,8 @@ def test_a_decode_that_gets_half_way_each_time_is_given_up(trimmable: bool) -> N
     bench = Bench(echo, trimmable=trimmable, n_batch=64)
 
     def half(rows: list[Row]) -> None:
-        for sequence in {row.sequence for row in rows}:
-            bench.backend.trim(sequence, 0 if not trimmable else bench.backend.positions(sequence) // 2)
+        for index in {row.sequence for row in rows}:
+            bench.backend.trim(index, 0 if not trimmable else bench.backend.positions(index) // 2)
         raise DecodeError("died half way")
 
     ids = [bench.submit("a first prompt"), bench.submit("b other prompt")]
@@ -622,7 +622,7 @@ def test_every_output_equals_its_run_alone(
         draft_max=draft_max,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "_RESERVE", reserve)
+        patch.setattr(sequence, "_RESERVE", reserve)
         texts = played(bench, script)
     for id_, text in texts.items():
         completion = bench.completion(id_)

@@ -8,7 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.runtime.cache.prefix import Blocked, Lease, PrefixCache, common_prefix
+from engine.runtime.cache.prefix import Blocked, Lease, PrefixCache
+from engine.runtime.cache.slots import common_prefix
 from engine.runtime.cache.state_store import OriginStates, StateStore
 from engine.runtime.loop.backend import Row
 from engine.support.errors import DecodeError
@@ -71,7 +72,7 @@ class Bench:
 
     def check(self) -> None:
         self.cache.check()
-        assert self.cache.used == self.backend.used
+        assert self.cache.cells.used == self.backend.used
         for sequence in range(self.backend.info.n_sequences):
             assert self.cache.held(sequence) == self.backend.tokens(sequence)
 
@@ -186,7 +187,7 @@ def test_a_long_tail_is_kept_by_copying() -> None:
     assert other.sequence != long.sequence
     assert other.reused == 2
     assert bench.cache.held(long.sequence) == [1, 2, *range(10, 40)]
-    assert bench.cache.used == 32 + 1
+    assert bench.cache.cells.used == 32 + 1
 
 
 def test_the_only_sequence_is_trimmed_whatever_it_loses() -> None:
@@ -203,7 +204,7 @@ def test_a_busy_sequence_is_shared() -> None:
     second = bench.acquire([*tokens, 99])
     assert second.reused == 50
     assert second.sequence != first.sequence
-    assert bench.cache.used == 50
+    assert bench.cache.cells.used == 50
 
 
 def test_waits_for_the_same_prompt_however_short() -> None:
@@ -409,8 +410,8 @@ def test_drop_and_clear() -> None:
     assert bench.cache.held(idle.sequence) == []
     assert bench.cache.held(busy.sequence) == [3]
     bench.cache.drop(busy.sequence)
-    assert bench.cache.used == 0
-    assert bench.cache.free == 1000
+    assert bench.cache.cells.used == 0
+    assert bench.cache.cells.free == 1000
     bench.check()
 
 
@@ -529,7 +530,7 @@ class Conversations(RuleBasedStateMachine):
         sequence = data.draw(st.sampled_from(sorted(self.users)))
         del self.users[sequence]
         if keep and data.draw(st.booleans()):
-            self.bench.cache.claim(sequence, list(self.bench.cache.held(sequence)))
+            self.bench.cache.kept.claim(sequence, list(self.bench.cache.held(sequence)))
         (self.bench.cache.release if keep else self.bench.cache.drop)(sequence)
 
     @precondition(lambda self: self.users)
@@ -540,7 +541,7 @@ class Conversations(RuleBasedStateMachine):
 
     @rule(claim=st.integers(0, 3))
     def disclaim(self, claim: int) -> None:
-        self.bench.cache.disclaim(claim)
+        self.bench.cache.kept.disclaim(claim)
 
     @rule()
     def keep_all(self) -> None:
@@ -550,7 +551,7 @@ class Conversations(RuleBasedStateMachine):
     def make_room(self, cells: int) -> None:
         before = {sequence: list(self.bench.cache.held(sequence)) for sequence in self.users}
         if self.bench.cache.make_room(cells):
-            assert self.bench.cache.free >= cells
+            assert self.bench.cache.cells.free >= cells
         assert before == {sequence: self.bench.cache.held(sequence) for sequence in self.users}
 
     @invariant()

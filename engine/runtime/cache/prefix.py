@@ -8,22 +8,24 @@ stay for requests.
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
 from engine.runtime.adapters.adapters import BASE, Adapters
+from engine.runtime.cache.cells import Cells
+from engine.runtime.cache.checkpoints import Checkpoints
+from engine.runtime.cache.kept import KeptStates
+from engine.runtime.cache.match import Match
+from engine.runtime.cache.slots import Slot, place_of, shared
 from engine.runtime.cache.state_store import OriginStates, Stored
 from engine.runtime.loop.backend import Backend
-from engine.runtime.media.media import position, whole
+from engine.runtime.media.media import whole
 from engine.support.errors import DecodeError, EngineError
 
 _log = logging.getLogger("engine.runner")
 _CUT = 256
 """Cells taken from an idle sequence at a time, rather than one in every step."""
-_CHECKPOINTS = 8
-"""Maximum number of checkpoints of one conversation."""
 
 
 class Lease(NamedTuple):
@@ -41,43 +43,6 @@ class Blocked(Enum):
     SHARED = "a sequence in use is about to hold a long prefix of it"
 
 
-class Checkpoint(NamedTuple):
-    """The state that `Backend.checkpoint` returned when a sequence held its first `position` tokens; `made` numbers
-    checkpoints in the order in which they were made."""
-
-    position: int
-    state: bytes
-    made: int
-
-
-@dataclass(slots=True)
-class _Slot:
-    """One sequence. `cells[i]` is the cell of `tokens[i]`. `plan`: the tokens that its user is evaluating (None: the
-    sequence is idle); the user will hold at most `limit` tokens and take checkpoints at `marks`. `adapters` compute
-    both. A pinned sequence is copied from, never changed. `continued`: a conversation may go on from it, so that its
-    state is worth keeping."""
-
-    tokens: list[int] = field(default_factory=list)
-    cells: list[int] = field(default_factory=list)
-    checkpoints: list[Checkpoint] = field(default_factory=list[Checkpoint])
-    plan: Sequence[int] | None = None
-    adapters: Adapters = BASE
-    limit: int = 0
-    marks: Sequence[int] = ()
-    used: int = 0
-    pinned: bool = False
-    continued: bool = True
-
-    @property
-    def idle(self) -> bool:
-        return self.plan is None
-
-    @property
-    def spare(self) -> bool:
-        """Whether the sequence may be changed or forgotten."""
-        return self.plan is None and not self.pinned
-
-
 class PrefixCache:
     """Tracks the contents of a backend's sequences.
 
@@ -93,30 +58,17 @@ class PrefixCache:
     ) -> None:
         self._memory = memory
         self._info = memory.info
-        self._slots = [_Slot() for _ in range(self._info.n_sequences)]
-        self._patience = patience
-        self._whole_only = not self._info.can_share
-        self._holders: list[int] = []
-        self._unused: list[int] = []
+        self._match = Match(memory.info, patience)
+        self._slots = self._match.slots
+        self._points = Checkpoints(self._match, memory)
         self._clock = 0
-        self._capacity = self._refused = self._info.cells
-        self._shelf = shelf
-        self._worth = max(worth, self._info.copy_cost)
-        self._claims: dict[int, Sequence[int]] = {}
-
-    @property
-    def used(self) -> int:
-        """Cells in use; a cell that several sequences share counts once."""
-        return len(self._holders) - len(self._unused)
+        self.cells = Cells(memory.info.cells)
+        self.kept = KeptStates(self._match, memory, shelf, worth)
 
     @property
     def whole_only(self) -> bool:
         """Whether the memory cannot be cut (recurrent layers), so that a sequence is reused in full or not at all."""
-        return self._whole_only
-
-    @property
-    def free(self) -> int:
-        return self._capacity - self.used
+        return self._match.whole_only
 
     def held(self, sequence: int) -> Sequence[int]:
         """Returns the tokens that a sequence holds."""
@@ -125,12 +77,6 @@ class PrefixCache:
     def adapters(self, sequence: int) -> Adapters:
         """Returns what computed those tokens."""
         return self._slots[sequence].adapters
-
-    @property
-    def checkpoints(self) -> tuple[int, int]:
-        """The number of checkpoints and their size in bytes; copies of a sequence share its checkpoints."""
-        states = {id(point.state): len(point.state) for slot in self._slots for point in slot.checkpoints}
-        return len(states), sum(states.values())
 
     def acquire(
         self,
@@ -152,39 +98,39 @@ class PrefixCache:
         state into; nothing is reused. `waits`: prefer to wait for a sequence that will soon hold much more of the
         prompt. `adapters` compute the prompt; what others computed is not reused.
         """
-        spare = self._spare()
+        spare = self._match.spare()
         if not spare:
             return Blocked.SEQUENCES
         limit = max(limit, len(tokens) + 1)
-        source, reuse = (None, 0) if anew else self._best(tokens, adapters)
+        source, reuse = (None, 0) if anew else self._match.best(tokens, adapters)
         copies = source is not None and (source not in spare or not self._in_place(source, reuse, spare))
         if copies and reuse < self._info.copy_cost:
-            source, reuse = self._best(tokens, adapters, whole_pins=True)
+            source, reuse = self._match.best(tokens, adapters, whole_pins=True)
             copies = source is not None
-        stored = None if anew else self._kept(tokens, adapters, reuse + self._worth)
+        stored = None if anew else self.kept.find(tokens, adapters, reuse + self.kept.worth)
         if stored is not None:
             source, copies, reuse = None, False, stored[1]
-        if waits and not anew and self._worth_waiting(tokens, adapters, reuse):
+        if waits and not anew and self._match.worth_waiting(tokens, adapters, reuse):
             return Blocked.SHARED
-        if not self._affordable(limit, source, 0 if stored else reuse):
+        if not self._match.affordable(self.cells, limit, source, 0 if stored else reuse):
             return Blocked.CELLS
         if source is not None and copies:
-            target = self._place([index for index in spare if index != source])
+            target = self._match.place([index for index in spare if index != source])
             reuse = self._shared_from(source, target, reuse)
         elif source is not None:
             target = source
             if reuse == len(self._slots[source].tokens):
                 self.checkpoint(source)  # where a turn ended: the next prompt may part from this one there
-            self._keep(source, reuse)
+            self.kept.keep(source, reuse, self._cut)
             reuse = self._cut(source, reuse)
         elif stored is not None:
-            target = self._place(spare)
+            target = self._match.place(spare)
             reuse = self._loaded(target, *stored)
         else:
-            target = self._place(spare)
+            target = self._match.place(spare)
             own = self._slots[target]
-            reuse = 0 if anew else _shared(own, own.tokens, tokens, adapters)
-            self._keep(target, reuse)
+            reuse = 0 if anew else shared(own, own.tokens, tokens, adapters)
+            self.kept.keep(target, reuse, self._cut)
             reuse = self._cut(target, reuse)  # what the sequence already holds is not read again
         slot = self._slots[target]
         slot.plan, slot.limit, slot.marks, slot.adapters = tokens, limit, marks, adapters
@@ -200,37 +146,16 @@ class PrefixCache:
         """Record that these tokens were evaluated at the end of the sequence."""
         slot = self._slots[sequence]
         slot.tokens.extend(tokens)
-        for _ in tokens:
-            if self._unused:
-                cell = self._unused.pop()
-                self._holders[cell] = 1
-            else:
-                cell = len(self._holders)
-                self._holders.append(1)
-            slot.cells.append(cell)
-        if self.used > self._refused:
-            self._refused = self._info.cells  # so the memory has as many after all
+        slot.cells += self.cells.add(len(tokens))
 
     def checkpoint(self, sequence: int) -> None:
-        """Save a checkpoint of the sequence, to which it can be taken back, if its memory cannot be cut. Removes the
-        oldest checkpoints when there are too many, or when they take too much memory."""
-        slot, room = self._slots[sequence], self._info.checkpoint_bytes
-        position = len(slot.tokens)
-        if not (self._whole_only and room and position) or any(each.position == position for each in slot.checkpoints):
-            return
-        try:
-            state = self._memory.checkpoint(sequence)
-        except (DecodeError, MemoryError) as error:
-            _log.info("no checkpoint of sequence %d at %d tokens: %s", sequence, position, error)
-            return
-        self._clock += 1
-        slot.checkpoints.append(Checkpoint(position, state, self._clock))
-        if len(slot.checkpoints) > _CHECKPOINTS:
-            slot.checkpoints.remove(min(slot.checkpoints, key=_age))
-        while self.checkpoints[1] > room:
-            oldest = min((point for each in self._slots for point in each.checkpoints), key=_age)
-            for each in self._slots:
-                each.checkpoints = [point for point in each.checkpoints if point.made != oldest.made]
+        """Save a checkpoint of the sequence, to which it can be taken back, if its memory cannot be cut."""
+        self._points.save(sequence)
+
+    @property
+    def checkpoints(self) -> tuple[int, int]:
+        """The number of checkpoints and their size in bytes; copies of a sequence share its checkpoints."""
+        return self._points.size
 
     def release(self, sequence: int, *, continued: bool = True) -> None:
         """Mark the sequence as idle; what it holds stays for others until its cells are needed, then its state is kept
@@ -241,22 +166,15 @@ class PrefixCache:
         slot.plan, slot.continued = None, continued
         self._touch(sequence)
 
-    def claim(self, id_: int, tokens: Sequence[int]) -> None:
-        """Keep these tokens in a sequence or as a state, until `disclaim`, as far as there is room."""
-        self._claims[id_] = tokens
-
-    def disclaim(self, id_: int) -> None:
-        self._claims.pop(id_, None)
-
     def keep(self, sequence: int) -> None:
         """Keep the state of an idle sequence now, if it can be kept."""
-        self._keep(sequence, 0)
+        self.kept.keep(sequence, 0, self._cut)
 
     def keep_all(self) -> None:
         """Keep the states of all idle sequences, because the memory is about to be freed."""
         for index, slot in enumerate(self._slots):
             if slot.idle and slot.continued:
-                self._keep(index, 0)
+                self.kept.keep(index, 0, self._cut)
 
     def pin(self, sequence: int) -> None:
         """Mark the sequence as idle, and keep what it holds until `unpin`."""
@@ -309,35 +227,24 @@ class PrefixCache:
 
         Returns False if that is not enough.
         """
-        while self._capacity - len(self._holders) + len(self._unused) < cells:
-            filled = [index for index in self._spare() if self._slots[index].tokens]
+        while self.cells.free < cells:
+            filled = [index for index in self._match.spare() if self._slots[index].tokens]
             if not filled:
                 return False
-            oldest = self._oldest(filled)
-            self._keep(oldest, 0)
-            self._cut(oldest, max(0, len(self._slots[oldest].tokens) - max(cells - self.free, _CUT)))
+            oldest = self._match.oldest(filled)
+            self.kept.keep(oldest, 0, self._cut)
+            self._cut(oldest, max(0, len(self._slots[oldest].tokens) - max(cells - self.cells.free, _CUT)))
         return True
-
-    def shrink(self, cells: int) -> None:
-        """Lower the capacity, after the memory refused `cells` more cells: it has fewer than it stated."""
-        self._capacity = self._refused = min(self._refused, self.used + cells - 1)
-
-    def widen(self) -> bool:
-        """Count with all cells again, since a refusal may have had another reason. Returns whether there were
-        fewer."""
-        before, self._capacity = self._capacity, self._info.cells
-        return before < self._capacity
 
     def clear(self) -> bool:
         """Forget every idle sequence that is not pinned. Returns whether there was anything to forget."""
-        filled = [index for index in self._spare() if self._slots[index].tokens]
+        filled = [index for index in self._match.spare() if self._slots[index].tokens]
         for index in filled:
             self._forget(index)
         return bool(filled)
 
     def check(self) -> None:
         """Raise AssertionError if the records contradict themselves or the memory. For tests; linear in all tokens."""
-        holders = [0] * len(self._holders)
         for index, slot in enumerate(self._slots):
             held = self._memory.positions(index)
             known = self._positions(slot.tokens, len(slot.tokens))
@@ -347,139 +254,28 @@ class PrefixCache:
                 assert list(slot.plan[: len(slot.tokens)]) == slot.tokens, (
                     f"sequence {index} holds other tokens than its user's"
                 )
-            for cell in slot.cells:
-                holders[cell] += 1
-        assert holders == self._holders, "cells are counted wrongly"
-        assert sorted(self._unused) == [cell for cell, count in enumerate(holders) if not count], "a cell leaked"
-        assert self.used <= self._info.cells, f"{self.used} cells of {self._info.cells} are in use"
-
-    def _spare(self) -> list[int]:
-        return [index for index, slot in enumerate(self._slots) if slot.spare]
-
-    def _oldest(self, indices: Iterable[int]) -> int:
-        return min(indices, key=lambda index: self._slots[index].used)
-
-    def _place(self, spare: Sequence[int]) -> int:
-        """Returns the sequence for a prompt that continues none: the least recently used.
-
-        If sequences have separate buffers, prefers one next to busy ones, among the empty ones or else the older half:
-        sequences with consecutive numbers are evaluated in one pass.
-        """
-        by_age = sorted(spare, key=lambda index: self._slots[index].used)
-        if not self._info.copy_cost:
-            return by_age[0]
-        empty = [index for index in by_age if not self._slots[index].tokens]
-        return max(empty or by_age[: (len(by_age) + 1) // 2], key=self._busy_neighbours)
-
-    def _busy_neighbours(self, index: int) -> int:
-        beside = self._slots[max(index - 1, 0) : index] + self._slots[index + 1 : index + 2]
-        return sum(not slot.idle for slot in beside)
-
-    def _kept(self, tokens: Sequence[int], adapters: Adapters, least: int) -> tuple[Stored, int] | None:
-        """Returns the kept state that holds most of the prompt, and how much, if that is at least `least` tokens."""
-        if self._shelf is None or len(tokens) <= least:
-            return None
-
-        def shared(entry: Stored) -> int:
-            fits = len(entry.tokens) <= self._info.n_ctx
-            return _shared(entry, entry.tokens, tokens, adapters) if fits else 0
-
-        return self._shelf.find(shared, least, whole=self._whole_only)
+        self.cells.check([slot.cells for slot in self._slots])
 
     def _loaded(self, sequence: int, entry: Stored, length: int) -> int:
         """Load a kept state and cut it to `length` tokens; returns how many the sequence then holds, 0 if the state is
         gone or was refused."""
-        assert self._shelf is not None, "an entry comes from the shelf"
         self._forget(sequence)
         try:
-            state = self._shelf.read(entry)
+            state = self.kept.read(entry)
             if state is None or not self.load(sequence, entry.tokens, state):
                 return 0
             return self._cut(sequence, length)
         except (DecodeError, MemoryError) as error:
             _log.warning("A kept state of %d tokens was not loaded: %s", len(entry.tokens), error)
             self._forget(sequence)
-            self._shelf.discard(entry)
+            self.kept.discard(entry)
             return 0
-
-    def _keep(self, sequence: int, left: int) -> None:
-        """Keep the state of an idle sequence that is about to lose all but `left` tokens, if much of it is lost or a
-        conversation claims what is, and nothing else holds it."""
-        slot = self._slots[sequence]
-        tokens = slot.tokens
-        lost = len(tokens) - left
-        if self._shelf is None or not slot.continued or lost < self._worth:
-            return
-        if lost <= left and not self._claimed(tokens, left):
-            return
-        others = (other for other in self._slots if other is not slot)
-        if any(_shared(other, other.tokens, tokens, slot.adapters) > len(tokens) - self._worth for other in others):
-            return
-        try:
-            self._shelf.keep(tokens, slot.adapters, self._memory, sequence, whole=self._whole_only)
-            turn = max((point for point in slot.checkpoints if left < point.position < len(tokens)), default=None)
-            if self._whole_only and turn is not None:
-                self._cut(sequence, turn.position)  # where the last turn began, from which a prompt may go on
-                if slot.tokens:
-                    self._shelf.keep(slot.tokens, slot.adapters, self._memory, sequence, whole=True)
-        except (EngineError, MemoryError, RuntimeError) as error:  # RuntimeError: no thread that writes can be started
-            _log.warning("the state of %d tokens was not kept: %s", len(tokens), error)
-
-    def _claimed(self, tokens: Sequence[int], left: int) -> bool:
-        """Whether a conversation claims more than the first `left` of these tokens."""
-        return any(common_prefix(claimed, tokens, len(tokens)) > left for claimed in self._claims.values())
-
-    def _best(self, tokens: Sequence[int], adapters: Adapters, *, whole_pins: bool = False) -> tuple[int | None, int]:
-        """Returns the sequence that shares most with the prompt (spare ones win ties), and how many of its tokens can
-        be reused. `whole_pins`: consider only pinned sequences that the prompt begins with."""
-        best: tuple[int, bool, int] = (0, False, -1)
-        for index, slot in enumerate(self._slots):
-            shared = _shared(slot, slot.tokens, tokens, adapters)
-            reusable = self._reusable(slot, shared) if self._whole_only else shared
-            if reusable and ((slot.pinned and shared == len(slot.tokens)) or not whole_pins):
-                best = max(best, (reusable, slot.spare, index))
-        return (None, 0) if best[2] < 0 else (best[2], best[0])
-
-    def _reusable(self, slot: _Slot, shared: int) -> int:
-        """Returns how many of the first `shared` tokens of a sequence can be kept, if it cannot be cut but taken
-        back."""
-        if shared == len(slot.tokens):
-            return shared
-        return max((point.position for point in slot.checkpoints if point.position <= shared), default=0)
-
-    def _worth_waiting(self, tokens: Sequence[int], adapters: Adapters, reuse: int) -> bool:
-        for slot in self._slots:
-            if slot.plan is None or len(slot.plan) - len(slot.tokens) < 2:
-                continue
-            shared = _shared(slot, slot.plan, tokens, adapters)
-            if self._whole_only:
-                shared = max((mark for mark in slot.marks if len(slot.tokens) < mark <= shared), default=0)
-            # An identical prompt then costs nothing, however short it is.
-            same = shared == len(tokens) - 1 and len(slot.plan) > shared and slot.plan[shared] == tokens[shared]
-            if shared - reuse >= max(2 if same else self._patience, self._info.copy_cost):
-                return True
-        return False
-
-    def _affordable(self, limit: int, source: int | None, reuse: int) -> bool:
-        """Whether a request of `limit` tokens fits in addition to what the busy sequences hold and may still add: in a
-        shared pool, no request should be preempted later. A prompt may always start if no sequence is busy."""
-        busy = [slot for slot in self._slots if slot.plan is not None]
-        if not busy or not self._info.kv_tokens:
-            return True
-        promised = sum(max(slot.limit, len(slot.plan or ()) + 1) - len(slot.tokens) for slot in busy)
-        needed = limit - reuse + promised
-        if self.free >= needed:
-            return True
-        kept = {cell for slot in self._slots if not slot.spare for cell in slot.cells}
-        if source is not None:
-            kept.update(self._slots[source].cells[:reuse])
-        return self._capacity - len(kept) >= needed
 
     def _in_place(self, source: int, reuse: int, spare: Sequence[int]) -> bool:
         """Whether to continue the sequence itself: not if that loses more tokens than are shared and another sequence
         is available."""
         held = self._slots[source].tokens
-        return len(spare) == 1 or (len(held) - reuse <= reuse and not self._claimed(held, reuse))
+        return len(spare) == 1 or (len(held) - reuse <= reuse and not self.kept.claimed(held, reuse))
 
     def _shared_from(self, source: int, target: int, reuse: int) -> int:
         """Let `target` hold the first `reuse` tokens of `source`; returns how many it then holds: none if the copy
@@ -498,8 +294,7 @@ class PrefixCache:
         held, into = self._slots[source], self._slots[target]
         self._memory.copy(source, target, self._positions(held.tokens, len(held.tokens)))
         into.tokens, into.cells, into.checkpoints = list(held.tokens), list(held.cells), list(held.checkpoints)
-        for cell in into.cells:
-            self._holders[cell] += 1
+        self.cells.share(into.cells)
         return self._cut(target, reuse)
 
     def _cut(self, sequence: int, length: int) -> int:
@@ -511,73 +306,30 @@ class PrefixCache:
         if place >= self._memory.positions(sequence):
             self._release_cells(slot, length)
             return length
-        if self._whole_only or not self._memory.trim(sequence, place):
-            self._whole_only = True
-            length = self._rewound(sequence, length)
+        if self._match.whole_only or not self._memory.trim(sequence, place):
+            self._match.whole_only = True
+            length = self._points.rewind(sequence, length)
         self._release_cells(slot, length)
         return length
 
-    def _rewound(self, sequence: int, length: int) -> int:
-        """Take the sequence back to a checkpoint at `length` or before; returns its position."""
-        slot = self._slots[sequence]
-        point = max((point for point in slot.checkpoints if point.position <= length), default=None)
-        if point is not None:
-            place = self._positions(slot.tokens, point.position)
-            if self._memory.rewind(sequence, place, point.state):
-                return point.position
-        self._memory.trim(sequence, 0)
-        return 0
-
     def _positions(self, tokens: Sequence[int], length: int) -> int:
         """Returns how many positions the first `length` tokens take."""
-        return position(tokens, length) if self._info.media else length
+        return place_of(tokens, length, self._info)
 
     def _forget(self, sequence: int) -> None:
         slot = self._slots[sequence]
         if slot.idle:
-            self._keep(sequence, 0)
+            self.kept.keep(sequence, 0, self._cut)
         if self._memory.positions(sequence):
             self._memory.trim(sequence, 0)
         self._release_cells(slot, 0)
         slot.used = 0
 
-    def _release_cells(self, slot: _Slot, keep: int) -> None:
-        self._give_back(slot.cells[keep:])
+    def _release_cells(self, slot: Slot, keep: int) -> None:
+        self.cells.give_back(slot.cells[keep:])
         del slot.cells[keep:], slot.tokens[keep:]
         slot.checkpoints = [point for point in slot.checkpoints if point.position <= keep]
-
-    def _give_back(self, cells: Sequence[int]) -> None:
-        for cell in cells:
-            self._holders[cell] -= 1
-            if not self._holders[cell]:
-                self._unused.append(cell)
 
     def _touch(self, sequence: int) -> None:
         self._clock += 1
         self._slots[sequence].used = self._clock
-
-
-def _age(point: Checkpoint) -> int:
-    return point.made
-
-
-def _shared(slot: _Slot | Stored, held: Sequence[int], tokens: Sequence[int], adapters: Adapters) -> int:
-    """Returns how much of a prompt a sequence or a state can give it: as far as `held`, what it holds or will hold, has
-    the same tokens, computed by the same adapters, and no unit of media is cut. Whatever is reused is compared here."""
-    return whole(tokens, common_prefix(held, tokens, min(len(tokens) - 1, slot.adapters.alike(adapters))))
-
-
-def common_prefix(left: Sequence[int], right: Sequence[int], limit: int) -> int:
-    """Returns how many leading items are equal, at most `limit`. Compares slices of growing size, which is fast at any
-    length."""
-    limit = min(limit, len(left), len(right))
-    start, size = 0, 16
-    while start < limit:
-        stop = min(start + size, limit)
-        if list(left[start:stop]) != list(right[start:stop]):
-            break
-        start, size = stop, size * 2
-    stop = min(start + size, limit)
-    while start < stop and left[start] == right[start]:
-        start += 1
-    return start

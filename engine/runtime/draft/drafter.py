@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from engine.runtime.cache.prefix import common_prefix
+from engine.runtime.cache.slots import common_prefix
 from engine.runtime.draft.draft_rule import DraftRule, MeanCost
 from engine.runtime.draft.ngram import Ngrams
 from engine.runtime.loop.backend import Backend, ContextInfo, Row, Vocab

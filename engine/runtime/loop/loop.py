@@ -7,24 +7,24 @@ ends only that request: hence the handlers of BaseException here.
 
 import logging
 from collections.abc import Callable, Sequence
-from math import isnan
 from time import perf_counter
 
 from engine.runtime.adapters.active_adapters import LoadedAdapters
 from engine.runtime.adapters.adapters import DropAdapter, LoadAdapter
 from engine.runtime.cache.pins import Pins
-from engine.runtime.cache.prefix import Blocked, PrefixCache, common_prefix
+from engine.runtime.cache.prefix import Blocked, PrefixCache
 from engine.runtime.cache.state_store import OriginStates, StateStore
 from engine.runtime.draft.drafter import drafter_for
 from engine.runtime.guidance.guide import Guide
-from engine.runtime.guidance.matcher import Compiler, Mask, masks
-from engine.runtime.loop.backend import Backend, Row
+from engine.runtime.guidance.matcher import Compiler
+from engine.runtime.loop.backend import Backend
 from engine.runtime.loop.config import LoopOptions
+from engine.runtime.loop.drawing import Draws, evaluate, masks_of, masks_together
 from engine.runtime.loop.generation import Generation, TokenTable
 from engine.runtime.loop.replies import Replies, contained
 from engine.runtime.loop.request import TurnRequest, check_fits
 from engine.runtime.loop.scheduler import Chunk, Scheduler
-from engine.runtime.loop.sequence import SequenceState
+from engine.runtime.loop.sequence import SequenceState, longest
 from engine.runtime.media.encoder import Encoder
 from engine.runtime.media.media import has_media, whole
 from engine.runtime.stream.embed_queue import Embed, VectorQueue, Vectors
@@ -39,8 +39,6 @@ _ABORTS = 20
 """Aborted decodes in a row after which a request ends: a cancellation aborts one."""
 _STATES = 256 << 20
 """Bytes for the states of idle conversations, without a store of the caller's."""
-_RESERVE = 512
-"""Tokens of a shared pool that are reserved for an answer without `max_tokens`."""
 
 
 class Loop:
@@ -64,10 +62,10 @@ class Loop:
         self._n_ctx = backend.info.n_ctx
         self._tokens = TokenTable(backend.vocab)
         self._store = options.states
-        self._cache = PrefixCache(
+        self.cache = PrefixCache(
             backend, shelf=OriginStates(options.states or StateStore(_STATES), lambda: backend.origin)
         )
-        self._pins = Pins(backend, self._cache)
+        self._pins = Pins(backend, self.cache)
         self._adapters = LoadedAdapters(backend)
         self._scheduler = Scheduler(backend.info, options.prefill_seconds)
         self._drafts = drafter_for(backend, draft, options.draft_max, options.prefill_seconds, clock)
@@ -80,13 +78,10 @@ class Loop:
         self._scoring = 0  # requests whose tokens are scored
         self._seeing = 0  # requests with media
         self._replies = Replies()
+        self._draws = Draws(backend, self.cache, self._replies, self._drafts, clock)
         self.drain = self._replies.drain
         self._decoding: Sequence[Chunk] = []
         self._admit_again = False
-
-    @property
-    def cache(self) -> PrefixCache:
-        return self._cache
 
     @property
     def busy(self) -> bool:
@@ -127,7 +122,7 @@ class Loop:
 
     def unpin(self, id_: int) -> None:
         """Allow the cache to forget what this request pinned or claimed when it needs the cells."""
-        self._cache.disclaim(id_)
+        self.cache.kept.disclaim(id_)
         self._admit_again |= self._pins.release(id_)
 
     def save(self, id_: int, pin: int) -> None:
@@ -199,7 +194,7 @@ class Loop:
     def keep_states(self) -> None:
         """Keep the states of all sequences in the caller's store, if there is one, because the context is closed."""
         if self._store is not None:
-            self._cache.keep_all()
+            self.cache.keep_all()
             self._store.flush()
 
     def abandon(self, error: Exception) -> None:
@@ -216,10 +211,8 @@ class Loop:
             if not self._decode(batch):
                 break
             self._advance(batch)
-        if self._vectors.jobs:
-            self._make_vectors()
-
-    def _make_vectors(self) -> None:
+        if not self._vectors.jobs:
+            return
         rows = self._scheduler.budget.rows if self._states else None  # beside turns, as many as prompts may take
         for id_, result in self._vectors.step(self._backend.vectors(), rows):
             if isinstance(result, Vectors):
@@ -245,7 +238,7 @@ class Loop:
                 for chunk in batch:
                     needed += chunk.stop - chunk.start
                     guesses += len(chunk.draft)
-            if self._cache.make_room(needed + guesses):
+            if self.cache.make_room(needed + guesses):
                 break
             if guesses:
                 for state in self._scheduler.running:
@@ -259,7 +252,7 @@ class Loop:
         began = self._clock()
         self._decoding = chunks
         try:
-            self._evaluate(chunks)
+            evaluate(self._backend, self._adapters, chunks)
         except (EngineError, MemoryError) as error:  # also no memory for the rows, adapters that cannot be set
             self._recover(chunks, error)
             return False
@@ -277,23 +270,6 @@ class Loop:
             self._drafts.rule.decoded(sum(chunk.size for chunk in chunks), self._clock() - began)
         return True
 
-    def _evaluate(self, chunks: Sequence[Chunk]) -> None:
-        """Evaluate these chunks, which the same adapters compute, in one decode. Raises DecodeError, or what
-        kept the decode from being made."""
-        first = chunks[0]
-        self._adapters.use(first.scales)
-        if first.part is not None:
-            state, (unit, start, stop) = first.state, first.part
-            state.begun = 0  # nothing of the unit is left if this fails
-            place = state.position(first.start)
-            self._backend.decode_media(unit, state.sequence, place, state.rows, slice(start, stop))
-            state.begun = stop
-            return
-        rows: list[Row] = []
-        for chunk in chunks:
-            rows += chunk.rows()
-        self._backend.decode(rows)
-
     def _advance(self, chunks: Sequence[Chunk]) -> None:
         """Record that these chunks were decoded, then draw a token for each chunk with output."""
         due: list[tuple[SequenceState, int, tuple[int, ...]]] = []
@@ -303,24 +279,24 @@ class Loop:
                 if part.stop < part.unit.rows:
                     return  # it is the only chunk of its batch
                 state.rows, state.begun = None, 0
-            self._cache.extend(state.sequence, state.tokens[start:stop])
+            self.cache.extend(state.sequence, state.tokens[start:stop])
             state.evaluated = stop
             state.strikes = state.aborts = 0
             if draft:
-                self._cache.extend(state.sequence, draft)
+                self.cache.extend(state.sequence, draft)
             if stop in state.marks:
-                self._cache.checkpoint(state.sequence)
+                self.cache.checkpoint(state.sequence)
             if state.first_token is None:
                 self._replies.prefilled(state)
             if stop == len(state.tokens):
                 due.append((state, row + stop - start - 1, draft))
                 constrained = constrained or state.request.constraint is not None
             row += stop - start + len(draft)
-        masks = self._masks_together([state for state, _, _ in due]) if constrained else {}
+        masks = masks_together([state for state, _, _ in due]) if constrained else {}
         for state, at, draft in due:
             try:
-                mask = (self._masks([state]) if masks is None else masks).get(state)
-                finish = self._draw_along(state, at, draft, mask) if draft else self._draw(state, at, mask)
+                mask = (masks_of([state]) if masks is None else masks).get(state)
+                finish = self._draws.along(state, at, draft, mask) if draft else self._draws.draw(state, at, mask)
                 if finish is None and len(state.tokens) > self._n_ctx:
                     finish = "length"
                 if finish is not None:
@@ -330,84 +306,13 @@ class Loop:
         if self._drafts is not None and self._drafts.follow is not None:
             self._drafts.follow(chunks)
 
-    def _masks_together(self, due: Sequence[SequenceState]) -> "dict[SequenceState, Mask] | None":
-        """Returns the masks; None if they must be computed one by one, since that of one request fails."""
-        try:
-            return self._masks(due)
-        except BaseException as error:  # noqa: BLE001 - llguidance's panics too; the request at fault ends with its own
-            _log.warning("The tokens that constraints allow could not be computed together: %r", error)
-            return None
-
-    @staticmethod
-    def _masks(due: Sequence[SequenceState]) -> "dict[SequenceState, Mask]":
-        """Returns the tokens that each of these may draw, if a grammar is in force: all computed at once, without the
-        GIL."""
-        awake = {state: matcher for state in due if (matcher := state.generation.matcher) is not None}
-        return dict(zip(awake, masks(list(awake.values())), strict=True)) if awake else {}
-
-    def _draw(self, state: SequenceState, row: int, mask: "Mask | None" = None) -> FinishReason | None:
-        """Draw a token and process it; returns why the turn ended, if it did. Only this method draws tokens, or appends
-        tokens that were not drawn."""
-        if state.request.pin:
-            return "stop"
-        if state.request.scored:
-            return self._score(state, row)
-        sampler = state.sampler
-        assert sampler is not None, "a running request has a sampler"
-        if state.request.constraint is not None and (matcher := state.generation.matcher) is not None:
-            matcher.check()
-        token = self._backend.sample(sampler, row, mask)
-        if (top := state.request.sampling.logprobs) is not None:
-            state.logprobs.append(self._backend.logprobs(row, token, top))
-        if state.first_token is None:
-            state.first_token = self._clock()
-        events, forced, finish, dropped = state.generation.advance(token)
-        if events:
-            self._replies.emit(state, events)
-        if not dropped:
-            state.tokens.append(token)
-        for token in forced:
-            sampler.accept(token)
-            state.tokens.append(token)
-        return finish
-
-    def _score(self, state: SequenceState, row: int) -> FinishReason | None:
-        """Record the log-probability of the next token that is to be scored, and let it follow."""
-        scored, done = state.request.scored, len(state.tokens) - len(state.request.tokens)
-        entry = self._backend.logprobs(row, scored[done], state.request.sampling.logprobs or 1)
-        if isnan(entry.drawn.logprob):
-            raise DecodeError("The model's logits are not numbers; the file may be damaged.", "nan")
-        state.logprobs.append(entry)
-        self._replies.touch(state)
-        state.tokens.append(scored[done])
-        return "stop" if done + 1 == len(scored) else None
-
-    def _draw_along(
-        self, state: SequenceState, row: int, draft: tuple[int, ...], mask: "Mask | None"
-    ) -> FinishReason | None:
-        """Draw one token, and one more for each guess that was right. Each is drawn from the logits after the previous
-        token, by the grammar's mask there, so the output is the same as without guesses."""
-        right = 0
-        while True:
-            finish = self._draw(state, row + right, mask)
-            new = state.tokens[state.evaluated + right :]  # the drawn token, and those that it forced
-            same = common_prefix(new, draft[right:], len(new))
-            right += same
-            if finish is not None or same < len(new):
-                break
-            mask = self._masks([state]).get(state)
-        if self._drafts is not None and not state.request.scored:
-            self._drafts.judged(state, len(draft), right)
-        state.evaluated = self._cache.cut(state.sequence, state.evaluated + right)
-        return finish
-
     def _guess(self) -> None:
         """Let the requests that decode guess their next tokens. Wrong guesses are cut off again, so there are none for
         a memory that cannot be cut. Tokens that are scored are no guesses: all of them are right."""
         for state in self._scheduler.running:
             scored = state.request.scored if state.pending == 1 else ()
             state.draft = scored[len(state.tokens) - len(state.request.tokens) : -1] if scored else ()
-        if self._drafts is not None and not self._cache.whole_only:
+        if self._drafts is not None and not self.cache.whole_only:
             due, rows = self._scheduler.guessing
             self._drafts.guess([each for each in due if not (each.request.scored or each.request.media)], rows)
 
@@ -422,7 +327,7 @@ class Loop:
         self._admit_again = False
         for state in self._scheduler.waiting:
             request = state.request
-            marks = request.turns if self._cache.whole_only else ()
+            marks = request.turns if self.cache.whole_only else ()
             if request.adapters.start > 0:  # no chunk is computed partly with adapters
                 marks = tuple(sorted({*marks, request.adapters.start}))
             if request.media:  # nor are text and media in one
@@ -430,9 +335,9 @@ class Loop:
                 marks = tuple(sorted({*ends, *(whole(state.tokens, mark) for mark in marks)}))
             # A less urgent request may take long to evaluate the prefix that both share.
             waits = all(other.request.priority >= request.priority for other in self._scheduler.running)
-            lease = self._cache.acquire(
+            lease = self.cache.acquire(
                 state.tokens,
-                self._longest(state),
+                longest(state, self._n_ctx),
                 marks,
                 anew=bool(request.state),
                 waits=waits,
@@ -450,20 +355,12 @@ class Loop:
             except BaseException as error:  # noqa: BLE001 - options that fail end this request only
                 self._finish(state, "error", contained(error))
 
-    def _longest(self, state: SequenceState) -> int:
-        """Returns the maximum number of tokens that the request is expected to hold."""
-        request = state.request
-        if request.pin:
-            return 0
-        left = request.limits.max_tokens
-        wanted = len(request.tokens) + (_RESERVE if left is None else left + len(request.limits.reasoning_close))
-        return min(wanted, self._n_ctx)
-
     def _begin(self, state: SequenceState, reused: int) -> None:
         """Set up a request that has just got its sequence."""
         if state.sampler is None:
             state.started, state.cached = self._clock(), reused
-            if state.request.state and self._load(state):
+            if state.request.state and self.cache.load(state.sequence, state.tokens, state.request.state):
+                state.evaluated = state.cached = len(state.tokens)
                 self._finish(state, "stop")
                 return
             if has_media(state.tokens) and not state.request.media:
@@ -477,24 +374,17 @@ class Loop:
             state.sampler = self._backend.sampler(state.request.sampling, text)
         self._backend.attach(state.sequence, state.sampler)
 
-    def _load(self, state: SequenceState) -> bool:
-        """Load a saved state instead of evaluating the tokens. Returns False if there is no room for it; then the
-        tokens are evaluated, which makes room."""
-        loaded = self._cache.load(state.sequence, state.tokens, state.request.state)
-        state.evaluated = state.cached = len(state.tokens) if loaded else 0
-        return loaded
-
     def _give_way(self) -> None:
         """Preempt the least urgent request: it loses its sequence and resumes later where it was; nothing is emitted
         twice."""
         victim = self._scheduler.victim()
         if victim is None:
-            if self._cache.widen():  # was there too little room, or only beside others?
+            if self.cache.cells.widen():  # was there too little room, or only beside others?
                 return
             self._outgrown(self._scheduler.running[0])
             return
         self._backend.attach(victim.sequence, None)
-        self._cache.release(victim.sequence)
+        self.cache.release(victim.sequence)
         self._scheduler.preempt(victim)
         self._admit_again = True
 
@@ -504,7 +394,7 @@ class Loop:
         if state.first_token is not None:
             self._finish(state, "length")
             return
-        left = self._cache.free + state.evaluated
+        left = self.cache.cells.free + state.evaluated
         error = ContextOverflowError(
             f"The prompt has {len(state.tokens):,} tokens, but the KV cache has room for {left:,} beside pinned "
             "prefixes; release one, or load with a larger kv_tokens= (n_ctx= without a shared pool)."
@@ -529,26 +419,26 @@ class Loop:
             closing = state.generation.close(reason)
         except BaseException as fault:  # noqa: BLE001 - the parser's failure is reported to its own reader
             closing, error = [Finished("error")], error or contained(fault)
-        self._replies.end(state, closing, error, self._clock(), self._cache.checkpoints)
+        self._replies.end(state, closing, error, self._clock(), self.cache.checkpoints)
 
     def _leave(self, state: SequenceState, reason: FinishReason, error: Exception | None) -> None:
         """Give back the sequence of a request that is over."""
         self._backend.attach(state.sequence, None)
         if error is not None:
-            self._cache.drop(state.sequence)
+            self.cache.drop(state.sequence)
         elif state.request.pin and reason == "stop":
             self._pins.keep(state.request.id, state.sequence)
             if self._store is not None and self._store.durable:
-                self._cache.keep(state.sequence)
+                self.cache.keep(state.sequence)
         else:
             if state.request.claims:
-                self._cache.claim(state.request.id, tuple(self._cache.held(state.sequence)))
-            self._cache.release(state.sequence, continued=not state.request.offline)
+                self.cache.kept.claim(state.request.id, tuple(self.cache.held(state.sequence)))
+            self.cache.release(state.sequence, continued=not state.request.offline)
 
     def _recover(self, chunks: Sequence[Chunk], error: Exception) -> None:
         """Handle a failed decode: read back what the sequences hold, then find the request that caused it."""
         for chunk in chunks:
-            chunk.state.evaluated = self._cache.reconcile(chunk.state.sequence)
+            chunk.state.evaluated = self.cache.reconcile(chunk.state.sequence)
         reason = error.reason if isinstance(error, DecodeError) else "failed"
         if reason == "aborted":
             for state in [chunk.state for chunk in chunks]:
@@ -558,8 +448,8 @@ class Loop:
             return
         if reason == "no_slot":
             running = self._scheduler.running
-            self._cache.shrink(sum(chunk.size for chunk in chunks) + sum(state.begun for state in running))
-            if self._cache.clear() or len(running) > 1:
+            self.cache.cells.shrink(sum(chunk.size for chunk in chunks) + sum(state.begun for state in running))
+            if self.cache.clear() or len(running) > 1:
                 return
         for chunk in chunks:
             self._retry(chunk, error)
@@ -577,9 +467,9 @@ class Loop:
         if state.evaluated != chunk.start or (chunk.part is not None and chunk.part.start):
             return
         try:
-            self._evaluate([chunk])
+            evaluate(self._backend, self._adapters, [chunk])
         except (EngineError, MemoryError) as again:
-            state.evaluated = self._cache.reconcile(state.sequence)
+            state.evaluated = self.cache.reconcile(state.sequence)
             reason = again.reason if isinstance(again, DecodeError) else "failed"
             if reason == "aborted":
                 state.strikes -= 1
@@ -588,5 +478,5 @@ class Loop:
             else:
                 self._finish(state, "error", contained(again))
         else:
-            self._cache.widen()  # if it was refused, then for another reason than its room
+            self.cache.cells.widen()  # if it was refused, then for another reason than its room
             self._advance([chunk])

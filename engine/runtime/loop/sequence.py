@@ -115,3 +115,17 @@ class SequenceState:
             dropped_messages=self.request.dropped,
             shortened_results=self.request.shortened,
         )
+
+
+_RESERVE = 512
+"""Tokens of a shared pool that are reserved for an answer without `max_tokens`."""
+
+
+def longest(state: SequenceState, n_ctx: int) -> int:
+    """Returns the maximum number of tokens that the request is expected to hold."""
+    request = state.request
+    if request.pin:
+        return 0
+    left = request.limits.max_tokens
+    wanted = len(request.tokens) + (_RESERVE if left is None else left + len(request.limits.reasoning_close))
+    return min(wanted, n_ctx)

@@ -7,59 +7,43 @@ import logging
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache, partial
-from itertools import groupby
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from engine.runtime.adapters.adapters import AdapterInfo, AdapterNames, AdaptersLike, DropAdapter, LoadAdapter
-from engine.runtime.cache.control_tokens import ControlTokens
 from engine.runtime.cache.state_file import SavedState, read_state, write_state
 from engine.runtime.cache.token_memory import TurnMemory
 from engine.runtime.guidance.guide import check_constraint
-from engine.runtime.guidance.trial import Controls
 from engine.runtime.loop.backend import Backend, ContextInfo, Vocab
 from engine.runtime.loop.config import LoopOptions
 from engine.runtime.loop.generation import Limits, NoParser
 from engine.runtime.loop.metrics import Metrics, Tally
 from engine.runtime.loop.request import Reply, TurnRequest, check_fits
 from engine.runtime.loop.runner import LoopHandle, RemoteContext, Runner
-from engine.runtime.media.media import ChunkAt, MediaChunk, PromptPart, Tokenized, has_media, row_tokens, whole
+from engine.runtime.media.media import ChunkAt, Tokenized, has_media
 from engine.runtime.stream.embed_queue import Embed
 from engine.runtime.stream.pending import PendingVectors
 from engine.runtime.stream.process import OwnerProcess
+from engine.runtime.stream.prompt_tokens import PromptTokens
 from engine.runtime.stream.raw import check_end, check_known, known_tokens, tokens_of
 from engine.runtime.stream.stream import OutputQueue, Stream
 from engine.support.errors import EngineError, QueueFullError, RequestError, shown
 from engine.types.events import Finished
-from engine.types.media import Media
-from engine.types.prompt import MediaPiece, Piece, Prompt
+from engine.types.prompt import Prompt
 from engine.types.sampling import Progress, SamplingParams
 
-
-def _encoded(vocab: Vocab, pieces: tuple[Piece, ...]) -> tuple[int, ...]:
-    return tuple(vocab.encode(pieces, add_bos=False))
-
-
-def _single_tokens(vocab: Vocab, texts: tuple[str, ...] | frozenset[str]) -> tuple[frozenset[int], tuple[str, ...]]:
-    """Returns the texts that are one token of the vocabulary, as tokens; and the other texts."""
-    tokens: set[int] = set()
-    others: list[str] = []
-    for text in texts:
-        ids = vocab.tokenize(text, special=True)
-        if len(ids) == 1:
-            tokens.add(ids[0])
-        else:
-            others.append(text)
-    return frozenset(tokens), tuple(others)
-
-
 _log = logging.getLogger("engine.service")
-_REMEMBERED_MEDIA = 16
 NOT_CHAT = (
     "This is an embedding model or a reranker: it makes vectors or ranks (`embed`, `rerank`) and cannot continue a "
     "text; load a chat model for that."
 )
+
+
+def check_generates(info: ContextInfo) -> None:
+    """Raise RequestError if the model makes vectors only."""
+    if not info.generates:
+        raise RequestError(NOT_CHAT)
 
 
 class Service:
@@ -79,10 +63,6 @@ class Service:
         self._info = backend.info
         self._ids = itertools.count(1)
         self._origin = lambda: backend.origin
-        self._control = ControlTokens(backend.vocab)
-        # What a template writes in every turn, by its exact text: a text never stands for another.
-        self._encoded = lru_cache(maxsize=16)(partial(_encoded, backend.vocab))
-        self._single = lru_cache(maxsize=16)(partial(_single_tokens, backend.vocab))
         self._turns = TurnMemory(backend.vocab)
         self._adapters = AdapterNames()
         self._post = _Deliveries(self._turns, backend.info, options.max_waiting)
@@ -91,8 +71,9 @@ class Service:
             self._runner = reader = backend.runner(self._post.deliver, options)
         else:
             self._runner, reader = Runner(backend, self._post.deliver, options, draft), backend.projector
-        if reader is not None:
-            self._projected = lru_cache(maxsize=_REMEMBERED_MEDIA)(reader.read)
+        self._prompts = PromptTokens(
+            backend.vocab, self._turns, reader.read if reader is not None and self._info.media else None
+        )
         weakref.finalize(self, _close, self._home, self._runner.close)
 
     @property
@@ -157,37 +138,7 @@ class Service:
     def tokenized(self, prompt: Prompt) -> Tokenized:
         """Returns the tokens of a prompt, and the pictures and sounds among them. Raises what `tokens` raises."""
         self.check()
-        if not prompt.media:
-            own = self._vocab.encode(prompt.texts, add_bos=True)
-            tokens = self._turns.splice(prompt.text, own)
-            self._control.check(prompt.texts, tokens)
-            return Tokenized(tokens)
-        mixed: list[int] = []
-        placed: list[ChunkAt] = []
-        for text, group in groupby(prompt.pieces, lambda piece: isinstance(piece, Piece)):
-            if text:
-                pieces = [piece for piece in group if isinstance(piece, Piece)]
-                part = self._vocab.encode(pieces, add_bos=not mixed)
-                self._control.check(pieces, part)
-                mixed += part
-                continue
-            mixed = mixed or self._vocab.encode((), add_bos=True)
-            for piece in group:
-                assert isinstance(piece, MediaPiece), "a prompt has texts and media"
-                for unit in self._units(piece.media):
-                    if isinstance(unit, MediaChunk):
-                        placed.append(ChunkAt(len(mixed), unit))
-                    mixed += row_tokens(unit) if isinstance(unit, MediaChunk) else unit
-        return Tokenized(tuple(mixed), tuple(placed))
-
-    def _units(self, media: Media) -> Sequence[PromptPart]:
-        """Returns a picture or a sound as the model reads it; the last ones are remembered."""
-        if not self._info.media:
-            raise RequestError(
-                "The conversation has images or sounds, and this engine was loaded without a projector; load it with "
-                'projector="auto", or with the file of its projector (mmproj).'
-            )
-        return self._projected(media)
+        return self._prompts.tokenized(prompt)
 
     def submit(self, turn: TurnRequest) -> Stream:
         """Generate a turn; returns its stream at once.
@@ -197,7 +148,7 @@ class Service:
         that cannot be enforced, EngineError when the engine is closed or broken.
         """
         turn.check()
-        self._check_generates()
+        check_generates(self._info)
         _check_tokens(turn.sampling, self._vocab.size)
         tokens, media = Tokenized(turn.tokens) if turn.tokens else self.tokenized(turn.prompt)
         if not tokens:
@@ -205,31 +156,15 @@ class Service:
         check_end(tokens)
         check_fits(len(tokens), self._info.n_ctx)
         if turn.constraint is not None:
-            check_constraint(turn.constraint, self._controls)
-        limits = self._limits(turn, self._info.n_ctx - len(tokens))
-        starts, adapters = self._turn_starts(tokens, turn.prompt), self._adapters.chosen(turn.named, tokens)
+            check_constraint(turn.constraint, self._prompts.controls)
+        limits = self._prompts.limits(turn, self._info.n_ctx - len(tokens))
+        starts, adapters = self._prompts.turn_starts(tokens, turn.prompt), self._adapters.chosen(turn.named, tokens)
         request = replace(turn.crossing(next(self._ids), tokens, limits, starts, adapters), media=media)
         stream = self._start(request, OutputQueue(turn, tokens))
         if turn.claims:
             runner = self._runner
             stream.claim = KeepAlive(lambda: runner.unpin(request.id))
         return stream
-
-    @cached_property
-    def _controls(self) -> Controls:
-        return Controls.of(self._vocab)
-
-    def _turn_starts(self, tokens: Sequence[int], prompt: Prompt) -> tuple[int, ...]:
-        """Returns where the last message and the turn to be generated begin in the prompt: later prompts may diverge
-        there. Messages begin with the same control token as this turn."""
-        start = whole(tokens, len(tokens) - max(1, len(self._encoded(prompt.prefix))))
-        if start <= 0:
-            return ()
-        opens = tokens[start]
-        if opens < 0 or not self._vocab.is_special(opens):
-            return (start,)
-        before = next((place for place in range(start - 1, 0, -1) if tokens[place] == opens), 0)
-        return (before, start) if before else (start,)
 
     def pin(
         self,
@@ -254,7 +189,7 @@ class Service:
         """Pin a prefix; without a state it is evaluated."""
         tokens = saved.tokens
         self.check()
-        self._check_generates()
+        check_generates(self._info)
         if not tokens:
             raise RequestError("The prefix is empty; give it at least one token.")
         check_fits(len(tokens), self._info.n_ctx)
@@ -285,10 +220,6 @@ class Service:
             )
         return self._pin(saved)
 
-    def _check_generates(self) -> None:
-        if not self._info.generates:
-            raise RequestError(NOT_CHAT)
-
     def score(
         self,
         tokens: tuple[int, ...],
@@ -300,7 +231,7 @@ class Service:
         """Read `scored` after `tokens`: the stream's logprobs are those of its tokens, each with the `top` likeliest of
         its place. `named`: the adapters that compute them. Raises what `submit` raises."""
         self.check()
-        self._check_generates()
+        check_generates(self._info)
         if not tokens or not scored:
             raise RequestError("A score needs a token to score, and one before it: pass a prompt and a text.")
         check_end(tokens)
@@ -321,7 +252,7 @@ class Service:
         """Load an adapter, in the engine's thread between two steps. Raises RequestError if its name is taken,
         EngineError if llama.cpp refuses its file."""
         self.check_open()
-        self._check_generates()
+        check_generates(self._info)
         self._adapters.reserve(adapter.name)
         loaded, digest = None, adapter.digest
         try:
@@ -398,23 +329,6 @@ class Service:
     def _cancel(self, id_: int) -> None:
         if self._home.is_here:  # a fork must not end the streams of which it has copies
             self._runner.cancel(id_)
-
-    def _limits(self, turn: TurnRequest, room: int) -> Limits:
-        """Returns what ends the turn: the caller's options, and the template's `stop`. `room`: tokens left after the
-        prompt; they limit a constrained turn."""
-        sampling = turn.sampling
-        ends, texts = self._single(turn.prompt.stop)
-        most = room if turn.constraint is not None else None
-        return Limits(
-            max_tokens=most if sampling.max_tokens is None else sampling.max_tokens,
-            stop=(*sampling.stop, *texts),
-            stop_tokens=frozenset(sampling.stop_tokens),
-            ends=ends,
-            markers=self._single(turn.markers)[0],
-            ignore_eos=sampling.ignore_eos,
-            reasoning_budget=turn.reasoning_budget,
-            reasoning_close=self._encoded(turn.reasoning_close),
-        )
 
     def close(self) -> None:
         """Cancel what runs and free the model's context. Streams that were running end with reason "cancelled". Does

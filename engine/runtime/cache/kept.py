@@ -1,0 +1,83 @@
+"""The states of idle sequences, kept before they are forgotten, and found again; and what conversations claim."""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from engine.runtime.adapters.adapters import Adapters
+from engine.runtime.cache.match import Match
+from engine.runtime.cache.slots import common_prefix
+from engine.runtime.cache.slots import shared as shared_length
+from engine.runtime.cache.state_store import OriginStates, Stored
+from engine.runtime.loop.backend import Backend
+from engine.support.errors import EngineError
+
+_log = logging.getLogger("engine.runner")
+
+
+class KeptStates:
+    """Keeps a state if that saves the evaluation of at least `worth` tokens. `states`: where; None: nowhere."""
+
+    def __init__(self, match: Match, memory: Backend, states: OriginStates | None, worth: int) -> None:
+        self._match = match
+        self._memory = memory
+        self._info = memory.info
+        self._states = states
+        self.worth = max(worth, self._info.copy_cost)
+        self._claims: dict[int, Sequence[int]] = {}
+
+    def claim(self, id_: int, tokens: Sequence[int]) -> None:
+        """Keep these tokens in a sequence or as a state, until `disclaim`, as far as there is room."""
+        self._claims[id_] = tokens
+
+    def disclaim(self, id_: int) -> None:
+        self._claims.pop(id_, None)
+
+    def claimed(self, tokens: Sequence[int], left: int) -> bool:
+        """Whether a conversation claims more than the first `left` of these tokens."""
+        return any(common_prefix(claimed, tokens, len(tokens)) > left for claimed in self._claims.values())
+
+    def find(self, tokens: Sequence[int], adapters: Adapters, least: int) -> tuple[Stored, int] | None:
+        """Returns the kept state that holds most of the prompt, and how much, if that is at least `least` tokens."""
+        if self._states is None or len(tokens) <= least:
+            return None
+
+        def shared(entry: Stored) -> int:
+            fits = len(entry.tokens) <= self._info.n_ctx
+            return shared_length(entry, entry.tokens, tokens, adapters) if fits else 0
+
+        return self._states.find(shared, least, whole=self._match.whole_only)
+
+    def keep(self, sequence: int, left: int, cut: Callable[[int, int], object]) -> None:
+        """Keep the state of an idle sequence that is about to lose all but `left` tokens, if much of it is lost or a
+        conversation claims what is, and nothing else holds it. `cut` shortens the sequence."""
+        slot = self._match.slots[sequence]
+        tokens = slot.tokens
+        lost = len(tokens) - left
+        if self._states is None or not slot.continued or lost < self.worth:
+            return
+        if lost <= left and not self.claimed(tokens, left):
+            return
+        others = (other for other in self._match.slots if other is not slot)
+        if any(
+            shared_length(other, other.tokens, tokens, slot.adapters) > len(tokens) - self.worth for other in others
+        ):
+            return
+        try:
+            self._states.keep(tokens, slot.adapters, self._memory, sequence, whole=self._match.whole_only)
+            turn = max((point for point in slot.checkpoints if left < point.position < len(tokens)), default=None)
+            if self._match.whole_only and turn is not None:
+                cut(sequence, turn.position)  # where the last turn began, from which a prompt may go on
+                if slot.tokens:
+                    self._states.keep(slot.tokens, slot.adapters, self._memory, sequence, whole=True)
+        except (EngineError, MemoryError, RuntimeError) as error:  # RuntimeError: no thread that writes can be started
+            _log.warning("the state of %d tokens was not kept: %s", len(tokens), error)
+
+    def read(self, entry: Stored) -> bytes | None:
+        """Returns a state that `find` found; None if it is gone."""
+        assert self._states is not None, "an entry comes from the states"
+        return self._states.read(entry)
+
+    def discard(self, entry: Stored) -> None:
+        """Forget a state that the memory refused."""
+        assert self._states is not None, "an entry comes from the states"
+        self._states.discard(entry)

@@ -1,0 +1,124 @@
+"""Decodes chunks, and draws tokens from their logits, one more for each guess that was right."""
+
+import logging
+from collections.abc import Callable, Sequence
+from math import isnan
+
+from engine.runtime.adapters.active_adapters import LoadedAdapters
+from engine.runtime.cache.prefix import PrefixCache
+from engine.runtime.cache.slots import common_prefix
+from engine.runtime.draft.drafter import Drafts
+from engine.runtime.guidance.matcher import Mask, masks
+from engine.runtime.loop.backend import Backend, Row
+from engine.runtime.loop.replies import Replies
+from engine.runtime.loop.scheduler import Chunk
+from engine.runtime.loop.sequence import SequenceState
+from engine.support.errors import DecodeError
+from engine.types.sampling import FinishReason
+
+_log = logging.getLogger("engine.runner")
+
+
+def evaluate(backend: Backend, adapters: LoadedAdapters, chunks: Sequence[Chunk]) -> None:
+    """Evaluate these chunks, which the same adapters compute, in one decode. Raises DecodeError, or what
+    kept the decode from being made."""
+    first = chunks[0]
+    adapters.use(first.scales)
+    if first.part is not None:
+        state, (unit, start, stop) = first.state, first.part
+        state.begun = 0  # nothing of the unit is left if this fails
+        place = state.position(first.start)
+        backend.decode_media(unit, state.sequence, place, state.rows, slice(start, stop))
+        state.begun = stop
+        return
+    rows: list[Row] = []
+    for chunk in chunks:
+        rows += chunk.rows()
+    backend.decode(rows)
+
+
+def masks_together(due: Sequence[SequenceState]) -> "dict[SequenceState, Mask] | None":
+    """Returns the masks; None if they must be computed one by one, since that of one request fails."""
+    try:
+        return masks_of(due)
+    except BaseException as error:  # noqa: BLE001 - llguidance's panics too; the request at fault ends with its own
+        _log.warning("The tokens that constraints allow could not be computed together: %r", error)
+        return None
+
+
+def masks_of(due: Sequence[SequenceState]) -> "dict[SequenceState, Mask]":
+    """Returns the tokens that each of these may draw, if a grammar is in force: all computed at once, without the
+    GIL."""
+    awake = {state: matcher for state in due if (matcher := state.generation.matcher) is not None}
+    return dict(zip(awake, masks(list(awake.values())), strict=True)) if awake else {}
+
+
+class Draws:
+    """Draws the tokens of one loop. Only this class draws tokens, or appends tokens that were not drawn."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        cache: PrefixCache,
+        replies: Replies,
+        drafts: "Drafts | None",
+        clock: Callable[[], float],
+    ) -> None:
+        self._backend = backend
+        self._cache = cache
+        self._replies = replies
+        self._drafts = drafts
+        self._clock = clock
+
+    def draw(self, state: SequenceState, row: int, mask: "Mask | None" = None) -> FinishReason | None:
+        """Draw a token and process it; returns why the turn ended, if it did."""
+        if state.request.pin:
+            return "stop"
+        if state.request.scored:
+            return self._score(state, row)
+        sampler = state.sampler
+        assert sampler is not None, "a running request has a sampler"
+        if state.request.constraint is not None and (matcher := state.generation.matcher) is not None:
+            matcher.check()
+        token = self._backend.sample(sampler, row, mask)
+        if (top := state.request.sampling.logprobs) is not None:
+            state.logprobs.append(self._backend.logprobs(row, token, top))
+        if state.first_token is None:
+            state.first_token = self._clock()
+        events, forced, finish, dropped = state.generation.advance(token)
+        if events:
+            self._replies.emit(state, events)
+        if not dropped:
+            state.tokens.append(token)
+        for token in forced:
+            sampler.accept(token)
+            state.tokens.append(token)
+        return finish
+
+    def along(self, state: SequenceState, row: int, draft: tuple[int, ...], mask: "Mask | None") -> FinishReason | None:
+        """Draw one token, and one more for each guess that was right. Each is drawn from the logits after the previous
+        token, by the grammar's mask there, so the output is the same as without guesses."""
+        right = 0
+        while True:
+            finish = self.draw(state, row + right, mask)
+            new = state.tokens[state.evaluated + right :]  # the drawn token, and those that it forced
+            same = common_prefix(new, draft[right:], len(new))
+            right += same
+            if finish is not None or same < len(new):
+                break
+            mask = masks_of([state]).get(state)
+        if self._drafts is not None and not state.request.scored:
+            self._drafts.judged(state, len(draft), right)
+        state.evaluated = self._cache.cut(state.sequence, state.evaluated + right)
+        return finish
+
+    def _score(self, state: SequenceState, row: int) -> FinishReason | None:
+        """Record the log-probability of the next token that is to be scored, and let it follow."""
+        scored, done = state.request.scored, len(state.tokens) - len(state.request.tokens)
+        entry = self._backend.logprobs(row, scored[done], state.request.sampling.logprobs or 1)
+        if isnan(entry.drawn.logprob):
+            raise DecodeError("The model's logits are not numbers; the file may be damaged.", "nan")
+        state.logprobs.append(entry)
+        self._replies.touch(state)
+        state.tokens.append(scored[done])
+        return "stop" if done + 1 == len(scored) else None
