@@ -24,7 +24,7 @@ class Cells:
 
     @property
     def free(self) -> int:
-        return self._capacity - self.used
+        return self._capacity - len(self._holders) + len(self._unused)  # no call: it is asked for each token
 
     def add(self, number: int) -> list[int]:
         """Returns cells that were not in use, which one sequence holds now."""
@@ -37,7 +37,7 @@ class Cells:
                 cell = len(self._holders)
                 self._holders.append(1)
             added.append(cell)
-        if self.used > self._refused:
+        if len(self._holders) - len(self._unused) > self._refused:
             self._refused = self._most  # so the memory has as many after all
         return added
 
