@@ -1,0 +1,22 @@
+"""A turn takes few calls of our own functions: counted, so the same on a busy machine."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+MOST = {"a bare question": (895, 75), "with one tool": (1_275, 76)}
+"""Calls up to the first token, and for each token after it: 5 % above those of November 2026."""
+
+
+def test_a_turn_takes_no_more_calls_than_it_did(repository: Path) -> None:
+    command = [sys.executable, "-W", "ignore", str(repository / "tests" / "bench" / "calls.py"), "--family"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=repository)
+    found = re.findall(
+        r"^the built-in model, (.+): to the first token \[(.+)\]; each .+ it \[(.+)\]$", done.stdout, re.M
+    )
+    assert {kind for kind, _, _ in found} == set(MOST), done.stdout
+    for kind, first, rest in found:
+        counted = min(map(int, first.split(", "))), min(map(float, rest.split(", ")))
+        assert counted[0] <= MOST[kind][0], done.stdout
+        assert counted[1] <= MOST[kind][1], done.stdout
