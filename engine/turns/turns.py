@@ -27,6 +27,7 @@ from engine.turns.options import RawOptions, TurnOptions, checked, parser_choice
 from engine.turns.overflow import Fitted, PromptOptions, Prompts
 from engine.turns.raw import infill_prompt, raw_format, raw_parser, raw_prompt
 from engine.turns.reasoning_memory import ReasoningMemory, Restored
+from engine.turns.sampling_defaults import SamplingDefaults, sampling_defaults
 from engine.types.conversation import conversation_of, with_answer
 from engine.types.events import Event, fold
 from engine.types.media import ImageLink, MediaUrls, read_links
@@ -46,11 +47,14 @@ class Turns:
         template: ChatTemplate | MissingTemplateError,
         seed: int | None,
         media_urls: MediaUrls | None = None,
+        sampling: SamplingDefaults | None = None,
     ) -> None:
         self._service = service
         self._media_urls = media_urls
         self._template = template
         self._seed = seed
+        self.sampling = sampling or sampling_defaults(family=self.family.sampling)
+        """How turns sample that do not say it."""
         self.memory = ReasoningMemory()
         """The reasoning of earlier turns, by conversation."""
 
@@ -60,6 +64,11 @@ class Turns:
         if isinstance(self._template, MissingTemplateError):
             raise MissingTemplateError(*self._template.args)
         return self._template
+
+    @property
+    def known_template(self) -> ChatTemplate | None:
+        """The chat template; None for a base model and for a model that makes vectors."""
+        return None if isinstance(self._template, MissingTemplateError) else self._template
 
     @property
     def family(self) -> Family:
@@ -75,8 +84,8 @@ class Turns:
         return self._sampling(checked(options, TurnOptions)), prompt_options(options)
 
     def _sampling(self, options: Mapping[str, Any]) -> SamplingParams:
-        """Returns the caller's sampling options over the engine's seed and the family's defaults."""
-        return sampling_params(options, {**self.family.sampling, "seed": self._seed})
+        """Returns the caller's sampling options over the engine's seed and the model's defaults."""
+        return sampling_params(options, {**self.sampling.values, "seed": self._seed})
 
     @cached_property
     def _cut(self) -> Cut:

@@ -44,8 +44,9 @@ _COLD = 1e-6
 class SamplingParams(Record):
     """How the next token is drawn, and when to stop.
 
-    `temperature=0` is greedy, and so is a value below 1e-6. `None` takes the family's default; without one the filter
-    is off, and the temperature is 1.
+    `temperature=0` is greedy, and so is a value below 1e-6. `None` takes the model's default (`Engine.sampling`): its
+    file's, its repository's, its family's, or llama.cpp's. In this record alone it means that a filter is off, and
+    temperature 1.
 
     - `top_k` (0: off), `top_p`, `min_p`, `typical_p`, `top_n_sigma` cut the tail off; `xtc_probability` is how often
       all but the least likely of the tokens above `xtc_threshold` are left out.

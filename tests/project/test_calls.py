@@ -13,7 +13,7 @@ def test_a_turn_takes_no_more_calls_than_it_did(repository: Path) -> None:
     command = [sys.executable, "-W", "ignore", str(repository / "tests" / "bench" / "calls.py"), "--family"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=repository)
     found = re.findall(
-        r"^the built-in model, (.+): to the first token \[(.+)\]; each .+ it \[(.+)\]$", done.stdout, re.M
+        r"^the built-in model, (.+): to the first token \[(.+)\]; each .+ it \[(.+)\]$", done.stdout, re.MULTILINE
     )
     assert {kind for kind, _, _ in found} == set(MOST), done.stdout
     for kind, first, rest in found:

@@ -58,7 +58,9 @@ class ReasoningSyntax(Record):
     reasoning: "separate" the reasoning as usual, or "drop" only the marker. `off`: how reasoning is turned off: by the
     gate, by closing the block in the prompt, by doing "nothing" because the model reasons only when asked, or such a
     request is refused. `after_result`: what the template's prompt does after a tool result while reasoning is on:
-    reasoning is "opened", the model is "free" to open it, or there is "no prompt" and the turn goes on.
+    reasoning is "opened", the model is "free" to open it, or there is "no prompt" and the turn goes on. `assumed`: the
+    template shows no reasoning; text between the marks that most models write is separated all the same, but no grammar
+    offers it.
     """
 
     open: str
@@ -75,6 +77,7 @@ class ReasoningSyntax(Record):
     when_closed: Literal["separate", "drop"] = "separate"
     off: Literal["gate", "close", "nothing", "refuse"] = "close"
     after_result: Literal["opened", "free", "no prompt"] = "free"
+    assumed: bool = False
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -59,7 +59,11 @@ def constraint_of(
     what, holds = allowed
     if what.tools and format_.tools is None and format_.channels is None:
         raise RequestError("This model's format has no tool calls; use another model, or leave tool_choice out.")
-    reasoning, text = format_.reasoning, "".join(piece.text for piece in prefix)
+    text = "".join(piece.text for piece in prefix)
+    if format_.reasoning is not None and format_.reasoning.assumed and format_.reasoning.open.strip() not in text:
+        format_ = format_.model_copy(update={"reasoning": None})  # nothing shows that this model reasons
+        demand = replace(demand, may_reason=False)
+    reasoning = format_.reasoning
     is_closed = reasoning is not None and bool(reasoning.close.strip()) and reasoning.close.strip() in text
     may_follow = demand.may_reason or (reasoning is not None and (reasoning.implicit or reasoning.open.strip() in text))
     what = replace(what, reasoned=is_closed or may_follow)

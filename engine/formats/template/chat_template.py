@@ -439,7 +439,7 @@ def _derived(template: Template, fixed: Mapping[str, str], can: Capabilities) ->
         "no reasoning" if marks is None else f"reasoning between {marks[0]!r} and {marks[1]!r}",
         f"calls of the shape {format_.tools.shape!r}" if format_.tools else "no calls",
     ]
-    if format_.reasoning is not None and format_.reasoning.off == "nothing":
+    if format_.reasoning is not None and format_.reasoning.assumed:
         shown[0] = f"no reasoning (text between {' and '.join(map(repr, marks or ()))} is separated all the same)"
     family = Family(name="derived", title="derived from the chat template", verified="its own renders", format=format_)
     reason = f"no family in models.toml matches; comparing renders of its chat template shows {' and '.join(shown)}"

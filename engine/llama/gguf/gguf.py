@@ -68,6 +68,7 @@ _WITHOUT_ROPE = frozenset(
 )  # fmt: skip
 """Architectures that do not rotate by position (llama-model.cpp, `llama_model_rope_type`); nor do those with learned
 positions."""
+_SAMPLING = "general.sampling."
 _SPLIT_NAME = re.compile(r"^(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
 
 
@@ -116,7 +117,8 @@ class GgufFile:
     `is_gated`: its feed-forward layers multiply two matrices. `n_positions`: the number of learned position
     embeddings, beyond which llama.cpp ends the process (0: positions are computed). `pooling`: how an embedding model
     makes one vector of a text ("" for other models); `is_causal`: each token sees only those before it. `base_models`:
-    the addresses of the repositories that it was made from. `nextn_layers`: the last of its layers, which are heads for
+    the addresses of the repositories that it was made from. `sampling`: what the file states below
+    `general.sampling.`; NaN for a value that is no number. `nextn_layers`: the last of its layers, which are heads for
     the next tokens (MTP, NextN). `is_verified`: it is certain that llama.cpp survives this
     header.
     """
@@ -150,6 +152,7 @@ class GgufFile:
     pooling: str = ""
     is_causal: bool = True
     base_models: tuple[str, ...] = ()
+    sampling: Mapping[str, float] = field(default_factory=dict[str, float])
     is_gated: bool = True
     nextn_layers: int = 0
     rope: Rope = field(default_factory=Rope)
@@ -342,6 +345,11 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...]) 
         base_models=tuple(
             filter(None, (header.text(f"general.base_model.{number}.repo_url") for number in range(_MOST_BASES)))
         ),
+        sampling={
+            key.removeprefix(_SAMPLING): header.number(key, math.nan)
+            for key in header.keys_under(_SAMPLING)
+            if not header.text(key)
+        },
         is_verified=verified(headers) and is_causal and not pooling,
         nextn_layers=_nextn_layers(header, architecture, tensors),
         rope=_rope(header, architecture, n_positions),

