@@ -32,7 +32,6 @@ from engine.llama.pooling import vector_options
 from engine.runtime.loop.config import ContextOptions, LoopOptions, MediaOptions, ModelOptions
 from engine.runtime.stream.service import NOT_CHAT
 from engine.support import _data, screens
-from engine.support.packaged import packaged
 from engine.support.errors import (
     ContextOverflowError,
     EngineWarning,
@@ -41,6 +40,7 @@ from engine.support.errors import (
     RequestError,
     shown,
 )
+from engine.support.packaged import packaged
 from engine.turns.options import AUTO, HEAD_TOKENS, MTP, NGRAM, Settings, check_arguments, settings
 from engine.turns.sampling_defaults import SamplingDefaults, sampling_defaults
 
@@ -432,8 +432,8 @@ def located(model: object, revision: str | None, memory: Callable[[], int | None
 
 
 def _path(model: str | Path) -> Path | None:
-    """Returns the path if `model` is a Path, an existing path or a packaged model; None for a text that may name a model
-    on the Hub."""
+    """Returns the path of a Path, of an existing file or of a packaged model; None for a text that may name a model on
+    the Hub."""
     try:
         path = Path(model).expanduser()
         if isinstance(model, Path) or path.exists():

@@ -35,7 +35,7 @@ from engine.types.messages import Message, MessagesLike
 from engine.types.parts import ImagePart, MessagePart
 from engine.types.prompt import Piece, Prompt
 from engine.types.sampling import SamplingParams
-from engine.types.tools import AllowedTools, Tool, ToolChoice
+from engine.types.tools import AllowedTools, Tool, ToolChoice, ToolName
 
 
 class Turns:
@@ -265,12 +265,18 @@ class Turns:
 
     def agent_stepper(self, tools: Callable[[], Sequence[ToolLike]], options: TurnOptions) -> Callable[..., Stream]:
         """Returns a function that starts the next turn of a run; its options are checked now. Only a message that the
-        caller began is continued."""
-        _ = self.check(options)
+        caller began is continued. A call is demanded until there was one: else the run would never answer."""
+        _, given = self.check(options)
+        begun = False
 
         def turn(history: Sequence[Message]) -> Stream:
+            nonlocal begun
             goes_on = options.get("continue_final_message", False) and history[-1].role == "assistant"
-            return self.start(history, tools(), {**options, "continue_final_message": goes_on}, 1)[0]
+            own: TurnOptions = {**options, "continue_final_message": goes_on}
+            if begun and history[-1].role == "tool":
+                own["tool_choice"] = after_call(given.tool_choice)
+            begun = True
+            return self.start(history, tools(), own, 1)[0]
 
         return turn
 
@@ -336,13 +342,20 @@ def _demand(
     return Demand(
         tools,
         choice,
-        options.get("parallel_tool_calls", True),
+        options.get("parallel_tool_calls"),
         response_of(options.get("response_format"), matcher),
         options.get("strict_tools", False),
         options.get("answer_reserve", RESERVE),
         sampling.max_tokens,
         options.get("reasoning") is not False,
     )
+
+
+def after_call(choice: ToolChoice | AllowedTools) -> ToolChoice | AllowedTools:
+    """Returns the choice of tools of a run's turn after one with a call: a demanded call was made."""
+    if isinstance(choice, AllowedTools):
+        return choice.model_copy(update={"mode": "auto"})
+    return "auto" if choice == "required" or isinstance(choice, ToolName) else choice
 
 
 def _parser_choice(demand: Demand) -> ToolChoice:

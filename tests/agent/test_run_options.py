@@ -10,8 +10,9 @@ import pytest
 from scripts import plain as engine
 from scripts import said
 
-from engine import CallbackError, EngineError, RequestError, ToolCall, ToolContext, as_tool
+from engine import AllowedTools, CallbackError, EngineError, RequestError, ToolCall, ToolContext, ToolName, as_tool
 from engine.agent import Run, RunStream
+from engine.testing import ScriptedEngine, call
 from engine.tools import run as run_tool
 
 
@@ -391,3 +392,31 @@ def test_a_budget_needs_usage() -> None:
     stream = stream_run(lambda _: turn, ask, [as_tool(lambda_free_add)], RunOptions(max_total_tokens=100))
     with pytest.raises(EngineError, match="without usage"):
         stream.result()
+
+
+@pytest.mark.parametrize("choice", ["required", ToolName(name="look_up"), AllowedTools(names=("look_up",))])
+def test_a_run_with_a_demanded_call_answers_after_it(choice: Any) -> None:
+    def look_up(word: str) -> str:
+        """Look a word up."""
+        return f"{word}: found"
+
+    replies = [call("look_up", word="sky"), "It is found."]
+    with ScriptedEngine(replies) as llm:
+        run = llm.run("What is the sky?", tools=[look_up], tool_choice=choice)
+    assert [len(step.completion.tool_calls) for step in run.steps] == [1, 0]
+    assert run.completion.content == "It is found."
+
+
+def test_a_demanded_call_is_one_call_unless_several_are_asked_for() -> None:
+    def look_up(word: str) -> str:
+        """Look a word up."""
+        return word
+
+    with ScriptedEngine(["{}"], rewrite=True) as llm:
+        one = llm.explain("Hi", tools=[look_up], tool_choice="required").constraint
+        many = llm.explain("Hi", tools=[look_up], tool_choice="required", parallel_tool_calls=True).constraint
+    assert one is not None
+    assert many is not None
+    assert one.grammar != many.grammar
+    with ScriptedEngine([[call("look_up", word="a"), call("look_up", word="b")]], rewrite=True) as llm:
+        assert len(llm.chat("Hi", tools=[look_up], tool_choice="required").tool_calls) == 1

@@ -72,6 +72,10 @@ class Watched:
     def family(self) -> Any:
         return self._engine.family
 
+    @property
+    def sampling(self) -> Any:
+        return self._engine.sampling
+
     def _choices(self, messages: Any, n: int, tools: Any, **options: Any) -> Sequence[Any]:
         prompt = self._engine.render(messages, tools, **options)
         self.prompts.append(prompt.text)
@@ -136,7 +140,8 @@ class WrittenEngine:
         self.turns: list[Sequence[Event]] = list(turns)
         self.asked: dict[str, Any] = {}
         self.logprobs: Sequence[TokenLogprob] = ()
-        self.family = SimpleNamespace(name="written", sampling={})
+        self.family = SimpleNamespace(name="written")
+        self.sampling = SimpleNamespace(values={})
         self.choices = self._choices
         self.stream_complete = self._stream_complete
         self.embedder: Any = None

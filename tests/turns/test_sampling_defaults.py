@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from engine.testing import ScriptedBackend
 from engine.turns.options import sampling_params
 from engine.turns.sampling_defaults import LLAMA_CPP, SamplingDefaults, sampling_defaults
 
-PLAIN = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}"
+PLAIN = (
+    "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}[assistant] {% endif %}"
+)
 
 
 def config(**fields: Any) -> list[tuple[str, bytes]]:
@@ -47,7 +51,7 @@ def test_a_repository_of_greedy_answers_says_nothing_of_drawn_ones() -> None:
 
 def test_the_nearer_repository_wins() -> None:
     own, base = config(temperature=0.3)[0], ("base/repo", json.dumps({"temperature": 0.9, "top_k": 7}).encode())
-    assert sampling_defaults({}, [own, base]).values | {} == {**LLAMA_CPP, "temperature": 0.3, "top_k": 7}
+    assert sampling_defaults({}, [own, base]).values == {**LLAMA_CPP, "temperature": 0.3, "top_k": 7}
 
 
 hostile = st.one_of(
@@ -107,7 +111,7 @@ def test_a_packaged_model_is_loaded_by_its_name_or_told_how(monkeypatch: pytest.
     package.mkdir()
     (package / "__init__.py").write_text("raise SystemExit('imported')")
     model = write(package / "a.gguf")
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setitem(PACKAGED, "tiny", Packaged("tiny_weights", "a.gguf", "tiny", 1, "nothing"))
     with Engine.load("tiny", n_ctx=64, preflight=False) as llm:
         assert llm.info.path == model

@@ -28,7 +28,8 @@ class Demand:
     """What the options of a turn require of its output.
 
     - `tools` are those of the prompt; `choice`: whether and which of them are called, each one of `tools`.
-    - `parallel=False`: at most one call.
+    - `parallel`: any number of calls (True), or at most one (False). None: one where a call is demanded, since a small
+      model repeats it as long as the grammar lets it; else any number.
     - `response`: what an answer must be; None: any text.
     - `strict`: calls are held to the tools' schemas under "auto" too (calls of a strict tool always are).
     - `reserve`: tokens reserved for the answer while the model reasons, half of `max_tokens` at most.
@@ -37,7 +38,7 @@ class Demand:
 
     tools: Sequence[Tool] = ()
     choice: ToolChoice | AllowedTools = "auto"
-    parallel: bool = True
+    parallel: bool | None = None
     response: Response | None = None
     strict: bool = False
     reserve: int = RESERVE
@@ -103,7 +104,7 @@ def _enders(format_: Format) -> tuple[str, ...]:
 def _allowed(demand: Demand, enforcer: Enforcer) -> tuple[Allowed, Holds] | None:
     """Returns what the turn may contain, and whether that holds for the whole answer or only for calls. None:
     anything."""
-    most = None if demand.parallel else 1
+    most = 1 if demand.parallel is False else None
     choice = demand.choice
     chosen = tuple(demand.tools) if choice != "none" else ()
     if isinstance(choice, ToolName):
@@ -112,6 +113,7 @@ def _allowed(demand: Demand, enforcer: Enforcer) -> tuple[Allowed, Holds] | None
         chosen = _named(demand.tools, choice.names)
     must = choice == "required" or isinstance(choice, ToolName)
     if must or (isinstance(choice, AllowedTools) and choice.mode == "required"):
+        most = None if demand.parallel else 1
         return Allowed(None, [_held(tool, enforcer) for tool in chosen], most), "answer"
     answer = None if demand.response is None else demand.response.answer
     if answer is not None:

@@ -80,7 +80,7 @@ def response_of(given: object, enforcer: Enforcer) -> Response | None:
 
 
 def _by_schema(schema: object, refusal: Refusal) -> Response:
-    ready = prepared(schema, refusal, "The schema of response_format", close=False)
+    ready = prepared(schema, refusal, "The schema of response_format", close=True)
     stated = cast("Mapping[str, Any]", schema) if isinstance(schema, Mapping) else None
     check = schema_check("The keywords of response_format", stated or {})
 

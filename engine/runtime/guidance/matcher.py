@@ -9,6 +9,7 @@ from functools import cache, cached_property, lru_cache
 from time import thread_time
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from engine.runtime.guidance.numbers import Digits
 from engine.runtime.guidance.trial import Controls, ControlTokens, limits, refusals
 from engine.support.errors import RequestError
 from engine.types.answer_formats import GBNF, Lark, Regex
@@ -45,12 +46,13 @@ class Tokens(ControlTokens, Protocol):
 class Matcher:
     """One turn's position in a grammar. Used by one thread at a time."""
 
-    __slots__ = ("_inner", "_slow", "_table")
+    __slots__ = ("_digits", "_inner", "_slow", "_table")
 
-    def __init__(self, inner: Any, table: "Table") -> None:
+    def __init__(self, inner: Any, table: "Table", digits: Digits | None = None) -> None:
         self._inner = inner
         self._table = table
         self._slow = 0
+        self._digits = digits
 
     def consume(self, token: int) -> bool:
         """Advance by a token. Returns False, and changes nothing, if the grammar does not allow it. Raises RequestError
@@ -63,6 +65,8 @@ class Matcher:
                 "The constraint cannot be held any further: its grammar is so ambiguous that a token takes over "
                 f"{_SLOW * 1e3:.0f} ms. Simplify it."
             )
+        if taken and self._digits is not None:
+            self._digits.feed(self._table.bytes[token])
         return taken
 
     def consume_text(self, text: str) -> bool:
@@ -71,6 +75,8 @@ class Matcher:
         tokens = self._table.tokens(text)
         if self._inner.validate_tokens(tokens) < len(tokens):
             return False
+        if self._digits is not None:
+            self._digits.feed(text.encode("utf-8", "replace"))
         return not tokens or self._inner.consume_tokens(tokens)
 
     def allowed(self, tokens: Sequence[int]) -> Sequence[int]:
@@ -82,7 +88,19 @@ class Matcher:
         tokens: list[int] = self._inner.compute_ff_tokens()
         if self.error or (tokens and not self._inner.consume_tokens(tokens)):
             raise RequestError(f"The constraint cannot be held any further: {self.error}. Simplify it.")
+        if self._digits is not None:
+            for token in tokens:
+                self._digits.feed(self._table.bytes[token])
         return tokens
+
+    @property
+    def number_must_end(self) -> bool:
+        """Whether a number in JSON has as many digits here as it may have, and could end. Not so for digits in a text,
+        which a quote may follow."""
+        if self._digits is None or not self._digits.are_many:
+            return False
+        follows, table = self._inner.validate_tokens, self._table
+        return not follows(table.quote) and (self.accepts or any(map(follows, table.behind_number)))
 
     @property
     def accepts(self) -> bool:
@@ -108,7 +126,7 @@ class Matcher:
 
     def copy(self) -> "Matcher":
         """Returns an independent matcher at the same position."""
-        return Matcher(self._inner.deep_copy(), self._table)
+        return Matcher(self._inner.deep_copy(), self._table, self._digits and self._digits.copy())
 
     @property
     def inner(self) -> Any:
@@ -139,6 +157,7 @@ class Table:
         library = llguidance()
         wrapped = _Wrapped(tokens)
         self.size = tokens.size
+        self.bytes = wrapped.tokens
         self.ends = [token for token in range(tokens.size) if tokens.is_end(token)]
         self.marks = Marks(tokens)
         self.inner: Any = library.LLTokenizer(
@@ -161,6 +180,25 @@ class Table:
 
         bits = np.zeros(self.words * 32, dtype=np.uint8)
         bits[self.ends] = 1
+        return np.packbits(bits, bitorder="little").view(np.int32)
+
+    @cached_property
+    def quote(self) -> list[int]:
+        """The token that ends a text in JSON."""
+        return self.tokens('"')
+
+    @cached_property
+    def behind_number(self) -> list[list[int]]:
+        """Tokens that may follow a number in JSON."""
+        return [self.tokens(text) for text in (",", "}", "]", "\n", " ")]
+
+    @cached_property
+    def no_digit_bits(self) -> "NDArray[np.int32]":
+        """The tokens that do not begin with a digit as a row of bits."""
+        import numpy as np
+
+        bits = np.zeros(self.words * 32, dtype=np.uint8)
+        bits[[number for number, data in enumerate(self.bytes) if not data[:1].isdigit()]] = 1
         return np.packbits(bits, bitorder="little").view(np.int32)
 
     @property
@@ -239,7 +277,8 @@ class Compiler:
 def _compiled(table: Table, grammar: str) -> Matcher:
     from llguidance import LLMatcher
 
-    made = Matcher(LLMatcher(table.inner, grammar, log_level=0, limits=limits()), table)
+    digits = Digits() if '"json_schema"' in grammar else None
+    made = Matcher(LLMatcher(table.inner, grammar, log_level=0, limits=limits()), table, digits)
     first = made.copy()
     if not made.error:
         first.inner.compute_bitmask()  # some limits show only at the first token
@@ -330,6 +369,8 @@ def masks(matchers: Sequence[Matcher]) -> "Sequence[Mask]":
     for number, matcher in enumerate(matchers):
         if matcher.accepts:
             rows[number] |= table.end_bits
+        if matcher.number_must_end:
+            rows[number] &= table.no_digit_bits
     return list(rows)
 
 
