@@ -139,7 +139,7 @@ class Report:
 
     def _threads(self) -> str:
         one, many = self.threads
-        advice = f"; beside programs that compute all the time n_threads={one - 1} may be faster" if one > 1 else ""
+        advice = "; fewer while other programs hold the processors (n_threads= fixes it)" if one > 1 else ""
         return f"{one} for a token, {many} for a prompt{advice}"
 
     def _preflight(self) -> str:

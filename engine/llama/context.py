@@ -6,6 +6,7 @@ A single thread calls it; only `abort` may be called from another.
 
 import ctypes
 import hashlib
+import logging
 import struct
 import weakref
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ from engine.llama.pooling import LlamaVectors, pool
 from engine.llama.projector import LlamaProjector
 from engine.llama.sampling import DrySamplers, LlamaSampler
 from engine.llama.state import check_state
+from engine.llama.thread_rule import ThreadRule
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.adapters.adapters import Scales
 from engine.runtime.cache.state_file import Origin
@@ -67,6 +69,7 @@ def check_rows(rows: Sequence[Row], columns: Sequence[Column], n_outputs: int, n
         )
 
 
+_log = logging.getLogger("engine.llama")
 _CACHED_VIEWS = 1024
 _WHOLE, _PARTIAL = 0, 1  # LLAMA_STATE_SEQ_FLAGS_NONE and _PARTIAL_ONLY (llama.h)
 _SECTIONED = (8, 40)  # LLAMA_ROPE_TYPE_MROPE and _IMROPE (llama.h)
@@ -199,6 +202,9 @@ class LlamaBackend:
         self._samplers: weakref.WeakSet[LlamaSampler] = weakref.WeakSet()
         self._attached: dict[int, LlamaSampler] = {}
         self._batch = LlamaBatch(lib, info.n_batch)
+        threads = int(params.n_threads), int(params.n_threads_batch)
+        adapts = options.n_threads is None and options.n_threads_batch is None and max(threads) > 1
+        self._threads = ThreadRule(threads) if adapts else None
         self._views: dict[int, NDArray[np.float32]] = {}
         self._vectors: LlamaVectors | None = None
         if vectors is not None:
@@ -244,9 +250,15 @@ class LlamaBackend:
             raise DecodeError(
                 f"{len(rows)} rows were given, but one batch takes {info.n_batch}; split them.", "invalid"
             )
+        if self._threads is not None and self._threads.changed():
+            self._use_threads(context, *self._threads.threads)
         columns = tuple(zip(*rows, strict=True))
         check_rows(rows, columns, info.n_outputs, info.n_sequences, self._vocab.size)
         self._compute(context, self._batch.fill(*columns), len(rows))
+
+    def _use_threads(self, context: int, one: int, many: int) -> None:
+        _log.info("decoding with %d threads (batches: %d): as many as others leave processors", one, many)
+        self._lib.llama_set_n_threads(context, one, many)
 
     def _compute(self, context: int, batch: Any, rows: int) -> None:
         forget_errors()

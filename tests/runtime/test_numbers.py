@@ -63,6 +63,7 @@ def test_what_a_model_writes_in_a_number_ends_through_the_whole_engine() -> None
         schema = JsonSchema({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
         answer = llm.chat("Hi", response_format=schema, reasoning=False, max_tokens=200)
     assert answer.finish_reason == "stop"
+    assert answer.parsed is not None
     assert str(answer.parsed["a"]).startswith("1" * 16)
     assert len(str(answer.parsed["a"])) <= 16
 
