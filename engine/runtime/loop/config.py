@@ -115,8 +115,8 @@ class ContextOptions:
     - `n_batch`: maximum number of rows in one decode, computed `n_ubatch` at a time (None: 512; 256 on the CPU). At
       most `n_outputs` rows have logits: `outputs_per_sequence`, or 16 in all if that is more, bounds the memory that a
       large vocabulary takes.
-    - `n_threads`: None is one for each physical core, and one for a very small model; beside programs that compute all
-      the time, one less may be faster. `n_threads_batch`, for prefill and for decodes of several sequences: None is as
+    - `n_threads`: None is one for each physical core, and one for a very small model; fewer while other programs hold
+      the processors. `n_threads_batch`, for prefill and for decodes of several sequences: None is as
       many as `n_threads`, or one for each logical processor if that is None too.
     - `flash_attn`: "auto" leaves the choice to llama.cpp on a GPU. On the CPU it means "off", which makes answers after
       long prompts faster and prefill slower, but "on" for a shared pool and for quantised values.
