@@ -84,8 +84,22 @@ class Run(Generic[Answer_co]):
         """The last turn. Empty, with reason "cancelled", if the run was left before a turn was complete."""
         return self.steps[-1].completion if self.steps else Completion(finish_reason="cancelled")
 
+    @property
+    def content(self) -> str:
+        """The text of the last turn."""
+        return self.completion.content
+
+    @property
+    def output(self) -> Answer_co | str:
+        """The value of the answer (`completion.parsed`), or its text if no form was asked for."""
+        return self.completion.content if self.completion.parsed is None else self.completion.parsed
+
+    def __str__(self) -> str:
+        return str(self.completion)
+
     def __repr__(self) -> str:
-        return f"Run(stopped={self.stopped!r}, {len(self.steps)} steps, content={short(self.completion.content)!r})"
+        steps = f"{len(self.steps)} {'step' if len(self.steps) == 1 else 'steps'}"
+        return f"Run(stopped={self.stopped!r}, {steps}, content={short(self.completion.content)!r})"
 
     @property
     def question(self) -> Message | None:

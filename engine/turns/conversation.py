@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol, Self, Unpack
 
 from engine.runtime.stream.stream import Stream
-from engine.support.display import page_html
+from engine.support.display import page_html, short
 from engine.support.errors import NotCopied
 from engine.support.offloop import off_loop
 from engine.tools import ToolLike
@@ -131,8 +131,17 @@ class Conversation(NotCopied):
         if completion.finish_reason not in ("cancelled", "deadline"):
             self._messages, self._claim, self._shared = with_answer(said, completion), stream.claim, False
 
+    def _shown(self) -> tuple[Message, ...]:
+        """Returns the messages for display, the newest turn's among them if it is over: showing waits for nothing."""
+        if self._turn is not None and self._turn[1].ended:
+            self._settle()
+        return self._messages
+
     def __repr__(self) -> str:
-        return f"<Conversation: {len(self._messages)} messages>"
+        messages = self._shown()
+        number = len(messages)
+        newest = f", the newest {short(messages[-1].content or '')!r}" if number else ""
+        return f"<Conversation: {number} {'message' if number == 1 else 'messages'}{newest}>"
 
     def _repr_html_(self) -> str:
-        return page_html(map(message_block, self._messages))
+        return page_html(map(message_block, self._shown()))

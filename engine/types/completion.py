@@ -94,6 +94,11 @@ class Completion(Record, Generic[Answer_co]):
         return calls_in(self.parts)
 
     @property
+    def text(self) -> str:
+        """The same as `content`."""
+        return self.content
+
+    @property
     def message(self) -> Message:
         """This turn as a message for the history, with nothing lost, not even reasoning."""
         return Message(
@@ -104,8 +109,12 @@ class Completion(Record, Generic[Answer_co]):
             parts=self.parts,
         )
 
+    def __str__(self) -> str:
+        """Returns the answer's text, for `print`; where there is none, the same as `repr`."""
+        return self.content or repr(self)
+
     def __repr__(self) -> str:
-        """Returns a short form for interactive use; `str` shows every field."""
+        """Returns a short form for interactive use; `model_dump()` has every field."""
         told = [f"finish_reason={self.finish_reason!r}"]
         told += [f"{name}={short(text)!r}" for name in ("reasoning", "content") if (text := getattr(self, name))]
         told += [f"tool_calls={[call.name for call in self.tool_calls]}"] if self.tool_calls else []

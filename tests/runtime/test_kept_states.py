@@ -193,7 +193,7 @@ def test_a_conversation_keeps_its_messages() -> None:
         stream = other.stream("And now?", temperature=0)
         assert [message.content for message in other.messages[3:]] == ["And now?", stream.result().content]
         assert len(chat.messages) == 3
-        assert repr(chat) == "<Conversation: 3 messages>"
+        assert repr(chat).startswith("<Conversation: 3 messages, the newest ")
 
 
 def test_a_turn_that_fails_or_is_left_changes_nothing() -> None:

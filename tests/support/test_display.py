@@ -28,6 +28,7 @@ from engine import (
     EngineError,
     Image,
     ImagePart,
+    JsonSchema,
     Message,
     ReasoningPart,
     Regex,
@@ -55,6 +56,7 @@ from engine.support.display import (
     visible,
     visible_json,
 )
+from engine.testing import ScriptedEngine
 from engine.types.messages import Messages
 from engine.types.sampling import FinishReason, Logprobs
 
@@ -551,14 +553,31 @@ def test_engine_stream_and_run_have_short_reprs() -> None:
     assert "closed: load it again" in llm._repr_html_()
 
 
-def test_a_completion_has_a_short_repr_and_a_whole_str() -> None:
+def test_a_completion_has_a_short_repr_and_prints_its_text() -> None:
     call = ToolCall(id="call_1", name="look", arguments="{}")
     parts = (ReasoningPart(text="Hm. " * 1000), TextPart(text="Yes."), call)
     turn = Completion(parts=parts, finish_reason="tool_calls", usage=Usage(completion_tokens=9))
     assert repr(turn).startswith("Completion(finish_reason='tool_calls', reasoning='Hm. Hm. ")
     assert repr(turn).endswith("content='Yes.', tool_calls=['look'], completion_tokens=9)")
     assert len(repr(turn)) < 300
-    assert "Hm. " * 1000 in str(turn)
+    assert str(turn) == turn.text == "Yes."
+    assert str(Completion(parts=(call,))) == repr(Completion(parts=(call,))), "a call has no text"
+
+
+def test_a_conversation_shows_its_newest_turn() -> None:
+    with ScriptedEngine(["Good day.", "Bye."]) as llm:
+        talk = llm.conversation()
+        assert repr(talk) == "<Conversation: 0 messages>"
+        talk.chat("Hello!")
+        assert repr(talk) == "<Conversation: 2 messages, the newest 'Good day.'>"
+        assert "Good day." in talk._repr_html_()  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_run_has_its_answer_as_output_and_prints_it() -> None:
+    with ScriptedEngine(["Good day.", '{"n": 3}']) as llm:
+        run = llm.run("Hello!")
+        assert (str(run), run.output, run.content) == ("Good day.", "Good day.", "Good day.")
+        assert llm.run("A number?", response_format=JsonSchema({"type": "object"})).output == {"n": 3}
 
 
 async def finished(llm: Engine) -> str:

@@ -221,6 +221,11 @@ class Stream(TwoWayStream[Completion[Answer_co]], Generic[Answer_co]):
         return events
 
     @property
+    def ended(self) -> bool:
+        """Whether the turn is over, whatever was read of it."""
+        return self._queue.over.is_set()
+
+    @property
     def over(self) -> bool:
         """Whether all events were read, and no error is left to raise."""
         return self._final and not self._unread and self._error is None
