@@ -431,6 +431,11 @@ class LlamaBackend:
         self._handle()
         return self._ends.after(sequence, int(self._newest(self._memory, sequence)))
 
+    def clear(self) -> None:
+        self._handle()
+        self._lib.llama_memory_clear(self._memory, True)
+        self._ends, self._copying = UnitEnds(), False
+
     def trim(self, sequence: int, position: int) -> bool:
         """Remove the sequence's tokens from `position` on. Returns False, and changes nothing, if this model's memory
         cannot do that; trimming to 0 always works."""

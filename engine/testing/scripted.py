@@ -430,6 +430,10 @@ class ScriptedBackend:
     def positions(self, sequence: int) -> int:
         return len(self._cells[sequence])
 
+    def clear(self) -> None:
+        for sequence in range(len(self._cells)):
+            self.trim(sequence, 0)
+
     def trim(self, sequence: int, position: int) -> bool:
         cells = self._cells[sequence]
         if not self.trimmable and 0 < position < len(cells):

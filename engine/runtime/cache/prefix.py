@@ -243,6 +243,13 @@ class PrefixCache:
             self._forget(index)
         return bool(filled)
 
+    def wipe(self) -> None:
+        """Forget every sequence, pinned ones too, and overwrite what they held. None may be in use."""
+        self._memory.clear()
+        for slot in self._slots:
+            self._release_cells(slot, 0)
+            slot.used = 0
+
     def check(self) -> None:
         """Raise AssertionError if the records contradict themselves or the memory. For tests; linear in all tokens."""
         for index, slot in enumerate(self._slots):

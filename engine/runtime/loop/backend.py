@@ -219,6 +219,11 @@ class Backend(Protocol):
         (recurrent)."""
         ...
 
+    def clear(self) -> None:
+        """Forget all sequences, and overwrite what they held: a number that is none (NaN) in a cell that nobody uses
+        would still spoil whatever is computed beside it."""
+        ...
+
     def copy(self, source: int, target: int, positions: int) -> None:
         """Let `target` (empty) hold the first `positions` positions of `source` too, without evaluating anything."""
         ...

@@ -82,6 +82,7 @@ class Loop:
         self.drain = self._replies.drain
         self._decoding: Sequence[Chunk] = []
         self._admit_again = False
+        self._spoiled = False  # whether cells may hold numbers that are none, which spoil what is computed beside them
 
     @property
     def busy(self) -> bool:
@@ -225,7 +226,11 @@ class Loop:
         urgent requests are preempted."""
         if self._deadlines:
             self._expire()
-        if self._admit_again:
+        if self._spoiled and not self._scheduler.running:
+            _log.warning("logits were not numbers: all that the context held is overwritten, so that it spoils nothing")
+            self.cache.wipe()
+            self._spoiled, self._admit_again = False, True
+        if self._admit_again and not self._spoiled:
             self._admit()
         if self._seeing and self._encoder is not None:
             for state, error in self._encoder.serve(self._scheduler.running):
@@ -404,6 +409,7 @@ class Loop:
     def _finish(self, state: SequenceState, reason: FinishReason, error: Exception | None = None) -> None:
         """End the request; what it evaluated stays in the cache for others, unless it failed."""
         id_ = state.request.id
+        self._spoiled = self._spoiled or (isinstance(error, DecodeError) and error.reason == "nan")
         self._scheduler.remove(state)
         if state.sequence >= 0:
             self._leave(state, reason, error)
