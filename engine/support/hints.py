@@ -39,6 +39,8 @@ _GROUPS = {
     "reasoning_budget=": "thinking_budget thinking_budget_tokens budget_tokens",
     "template_kwargs=": "chat_template_kwargs",
     "tool_choice=": "function_call",
+    "max_steps=": "max_turns max_iterations max_iter recursion_limit max_rounds",
+    "max_total_tokens=": "total_tokens_limit",
     "tools=": "functions",
     "deadline=": "timeout max_time request_timeout",
     "overflow=": "num_keep n_keep truncation context_shift",
@@ -61,7 +63,8 @@ _SENTENCES = {
         "quantization torch_dtype dtype load_in_4bit load_in_8bit quantization_config",
     "call llm.stream(...), whose events come as they are made": "stream streamer",
     "call llm.choices(..., n=...)": "n num_return_sequences best_of",
-    "put a system message first: Message(role='system', content=...)": "system system_prompt instructions",
+    "put a system message first: Message(role='system', content=...); an Agent takes instructions=":
+        "system system_prompt instructions system_message",
     "the messages are the first argument": "messages prompt input inputs conversation",
     "it was removed: stop strings are searched in the content; for others read the stream and leave it": "stop_in",
     "call llm.complete(...), which uses no template": "raw echo suffix",

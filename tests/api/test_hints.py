@@ -1,11 +1,13 @@
 """Options under the names of other libraries: the message says what to write here."""
 
 import re
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from engine import ChatTemplate, Engine, RequestError
+from engine import Agent, ChatTemplate, Engine, RequestError
+from engine.agent.limits import RunArguments
 from engine.support.hints import FOREIGN
 from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.turns.options import AgentOptions, ContextLoadOptions, LoadArguments, LoadOptions, settings
@@ -19,7 +21,8 @@ OWN = {
 
 def test_every_hint_names_options_that_exist() -> None:
     named = {name for hint in FOREIGN.values() for name in re.findall(r"(\w+)=", hint)}
-    assert named - {"role"} <= OWN
+    run = RunArguments.__optional_keys__ | {field.name for field in fields(Agent)} | {"max_steps"}
+    assert named - {"role"} <= OWN | run
     assert not set(FOREIGN) & (AgentOptions.__optional_keys__ | LoadOptions.__optional_keys__)
 
 
@@ -33,6 +36,9 @@ def test_every_hint_names_options_that_exist() -> None:
         ("timeout", "write deadline="),
         ("grammar", "GBNF"),
         ("system", "system message"),
+        ("max_turns", "write max_steps="),
+        ("max_iterations", "write max_steps="),
+        ("system_prompt", "instructions="),
         ("stream", "llm.stream"),
         ("n", "llm.choices"),
         ("n_ctx", "it is one of Engine.load"),

@@ -69,6 +69,8 @@ def response_of(given: object, enforcer: Enforcer) -> Response | None:
         case Lark() | GBNF():
             grammar = enforcer.grammar_of(given)
             return _text(Rule("answer"), {"answer": grammar}, _matched(grammar, enforcer))
+        case Mapping() if _is_schema(cast("Mapping[str, Any]", given)):
+            return _by_schema(cast("object", given), enforcer.refusal)
         case Mapping():
             raise RequestError(
                 "response_format is a dictionary without a `type` that OpenAI defines; for a JSON Schema write "
@@ -77,6 +79,14 @@ def response_of(given: object, enforcer: Enforcer) -> Response | None:
             )
         case _:
             return _by_type(given, enforcer.refusal)
+
+
+def _is_schema(given: Mapping[str, Any]) -> bool:
+    """Whether a dictionary is a plain JSON Schema, and cannot be meant otherwise."""
+    return given.get("type") in _JSON_TYPES or isinstance(given.get("properties"), Mapping) or "$schema" in given
+
+
+_JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 
 
 def _by_schema(schema: object, refusal: Refusal) -> Response:

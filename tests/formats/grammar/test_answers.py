@@ -313,7 +313,7 @@ def test_a_processor_that_forbids_everything_allowed_fails_by_name(llm: Engine) 
 @pytest.mark.parametrize(
     ("wanted", "says"),
     [
-        ({"type": "object"}, "for a JSON Schema write JsonSchema"),
+        ({"type": "json"}, "for a JSON Schema write JsonSchema"),
         ("json", "has no JSON Schema"),
         (7, "has no JSON Schema"),
         (JsonSchema({"$ref": "#/nowhere"}), "does not exist"),
@@ -407,3 +407,19 @@ def test_answers_that_are_no_json_are_checked_too(wanted: Any, content: str, fit
         return
     with pytest.raises(ValueError, match=r"^The answer "):
         response.read(content)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+        {"properties": {"a": {"type": "integer"}}, "required": ["a"]},
+        {"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object"},
+        {"type": "array", "items": {"type": "integer"}},
+    ],
+)
+def test_a_plain_json_schema_is_one(schema: dict[str, Any]) -> None:
+    assert response_of(schema, matcher) is not None
+    for wrong in ({"type": "json"}, {"type": ["object"]}, {"a": 1}):
+        with pytest.raises(RequestError, match=r"JsonSchema\(\{"):
+            response_of(wrong, matcher)
