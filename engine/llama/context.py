@@ -141,6 +141,14 @@ class UnitEnds:
         self._ends[sequence] = ends
 
 
+def thread_rule(options: ContextOptions, params: Any) -> ThreadRule | None:
+    """Returns the rule by which a context's threads follow the machine; None if the caller chose their number, or there
+    is but one."""
+    threads = int(params.n_threads), int(params.n_threads_batch)
+    is_chosen = options.n_threads is not None or options.n_threads_batch is not None
+    return None if is_chosen or max(threads) == 1 else ThreadRule(threads)
+
+
 class LlamaBackend:
     """A context over one model, which it keeps alive; made by `Model.backend`.
 
@@ -202,9 +210,7 @@ class LlamaBackend:
         self._samplers: weakref.WeakSet[LlamaSampler] = weakref.WeakSet()
         self._attached: dict[int, LlamaSampler] = {}
         self._batch = LlamaBatch(lib, info.n_batch)
-        threads = int(params.n_threads), int(params.n_threads_batch)
-        adapts = options.n_threads is None and options.n_threads_batch is None and max(threads) > 1
-        self._threads = ThreadRule(threads) if adapts else None
+        self._threads = thread_rule(options, params)
         self._views: dict[int, NDArray[np.float32]] = {}
         self._vectors: LlamaVectors | None = None
         if vectors is not None:

@@ -84,7 +84,7 @@ def test_the_text_says_every_fact_on_its_own_line() -> None:
         "CPU": "A chip",
         "CPU features": "avx2 amx_int8 (AMX present)",
         "CPU threads": (
-            "4 for a token, 8 for a prompt; beside programs that compute all the time n_threads=3 may be faster"
+            "4 for a token, 8 for a prompt; fewer while other programs hold the processors (n_threads= fixes it)"
         ),
         "preflight": "remedied: A child died. (found by an earlier run)",
         "rebuild": "pip install it",

@@ -32,7 +32,8 @@ with Engine.load(n_ctx=512, n_threads=1, n_threads_batch=1, preflight=sys.argv[1
 ADOPTED = """
 import sys
 from llama_cpp import Llama
-from engine import Engine, EngineError, _data
+from engine import Engine, EngineError
+from engine.support import _data
 llama = Llama(str(_data.builtin_model()), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
 try:
     llm = Engine.from_llama(llama, preflight=sys.argv[1] == "on")

@@ -258,7 +258,7 @@ def test_prompts_are_what_the_model_was_sent() -> None:
     [
         ("Hello.", FORM, "goes on with 'Hello.', but the form allows only white space, .*'{' there"),
         ('{"n": x}', FORM, "goes on with 'x}', but the form allows only a digit, '-' there"),
-        ('{"n": 1', FORM, "after .*1' it ends, but the form allows only a digit, ',', '}' there"),
+        ('{"n": 1', FORM, "after .*1' it ends, but the form allows only a digit, '}' there"),
         ('{"m": 1}', FORM, r"goes on with 'm\": 1}', but the form allows only 'n'"),
         ("nah", Choice(["yes", "no"]), "after .*n' it goes on with 'ah', but the form allows only 'o'"),
     ],

@@ -270,6 +270,12 @@ def _check_markers(file: Path, header: Header) -> None:
         raise damaged(file, "its control and user-defined tokens are too many and too long")
 
 
+def _sampling(header: Header) -> dict[str, float]:
+    """Returns what a file states about sampling; NaN for a value that is no number."""
+    keys = [key for key in header.keys_under(_SAMPLING) if not header.text(key)]
+    return {key.removeprefix(_SAMPLING): header.number(key, math.nan) for key in keys}
+
+
 def _check_model(file: Path, header: Header, tensors: int) -> None:
     kind, architecture = header.text("general.type"), header.text("general.architecture")
     if kind in _NOT_MODEL:
@@ -345,11 +351,7 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...]) 
         base_models=tuple(
             filter(None, (header.text(f"general.base_model.{number}.repo_url") for number in range(_MOST_BASES)))
         ),
-        sampling={
-            key.removeprefix(_SAMPLING): header.number(key, math.nan)
-            for key in header.keys_under(_SAMPLING)
-            if not header.text(key)
-        },
+        sampling=_sampling(header),
         is_verified=verified(headers) and is_causal and not pooling,
         nextn_layers=_nextn_layers(header, architecture, tensors),
         rope=_rope(header, architecture, n_positions),
