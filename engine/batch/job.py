@@ -490,7 +490,7 @@ def _facts(llm: Engine, plan: Plan) -> dict[str, Any]:
     facts: dict[str, Any] = {"model": _model(llm)}
     try:
         facts["template"] = sha256(llm.template.source.encode(errors="surrogatepass")).hexdigest()
-        facts |= {"family": llm.family.name, "sampling": dict(llm.family.sampling)}
+        facts |= {"family": llm.family.name, "sampling": dict(llm.sampling.values)}
     except MissingTemplateError:
         if not plan.vectors:
             raise

@@ -15,7 +15,7 @@ from typing import NamedTuple
 _LOOK = 0.25
 """Seconds between two looks, at least."""
 _STALE = 2.0
-"""Seconds after which a look says nothing of now: nothing was decoded meanwhile."""
+"""Seconds after which a look says nothing of now, if this process computed little meanwhile: it waited."""
 _CALM = 2.0
 """Seconds for which others must have left a processor free before a thread is given back."""
 _NOISE = 0.35
@@ -73,7 +73,7 @@ class ThreadRule:
             return False
         before, use, seconds = self._last, self._use(), now - self._looked
         self._last, self._looked = use, now
-        if use is None or seconds > _STALE:
+        if use is None or (seconds > _STALE and use.own - before.own < seconds / 10):
             return False
         others = max(0.0, (use.all - before.all) - (use.own - before.own)) / seconds
         self._follow(use.processors - max(0, ceil(others - _NOISE)), now)

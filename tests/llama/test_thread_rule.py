@@ -84,6 +84,14 @@ def test_a_pause_says_nothing() -> None:
     assert rule.threads == (2, 2)
 
 
+def test_decodes_that_take_long_are_no_pause() -> None:
+    machine = Machine(2)
+    rule = rule_on(machine)
+    for _ in range(4):
+        machine.decode(rule, 1.0, seconds=3.0)
+    assert rule.threads == (1, 1)
+
+
 def test_where_the_system_says_nothing_nothing_changes(tmp_path: Path) -> None:
     assert processor_use(tmp_path) is None
     now = iter(range(100))
