@@ -319,7 +319,7 @@ def test_options_that_make_no_sense() -> None:
             ({"temprature": 1}, "no option 'temprature'; did you mean 'temperature'"),
             ({"tool_choice": "required"}, 'tool_choice="required" needs tools'),
             ({"tool_choice": "requird"}, "is not valid; use"),
-            ({"response_format": {"type": "object"}}, "for a JSON Schema write JsonSchema"),
+            ({"response_format": {"type": "json"}}, "for a JSON Schema write JsonSchema"),
             ({"max_tokens": 0}, "max_tokens=0"),
             ({"deadline": -1.0}, "deadline"),
             ({"reasoning": "high"}, "reasoning='high'"),
