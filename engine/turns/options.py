@@ -231,6 +231,7 @@ class FreeTurnOptions(_CommonOptions, total=False):
     strict_tools: bool
     parallel_tool_calls: bool
     answer_reserve: Annotated[int, Field(ge=1)]
+    close_at_limit: bool
 
 
 class TurnOptions(FreeTurnOptions, total=False):
@@ -253,6 +254,9 @@ class TurnOptions(FreeTurnOptions, total=False):
       `ResponseFormat(...)`, or OpenAI's dictionary. With tools: a call, or such an answer.
     - `answer_reserve`: tokens of `max_tokens` (at most half of them) that are reserved for a constrained answer:
       reasoning is closed when only these are left.
+    - `close_at_limit`: True, the default, completes a JSON answer in the last of its tokens: what is open is closed,
+      and what the schema requires and the model did not reach gets the shortest value. The completion then has
+      `finish_reason` "length", and `parse_error` beside `parsed`.
     - `template_kwargs`: variables for the chat template, which override its others.
     - `documents`: texts or dictionaries for a template that takes documents. `builtin_tools`: names of tools that the
       model was trained with, declared by its template ("browser" and "python" of gpt-oss); give tools of these names to

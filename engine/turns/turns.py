@@ -348,6 +348,7 @@ def _demand(
         options.get("answer_reserve", RESERVE),
         sampling.max_tokens,
         options.get("reasoning") is not False,
+        options.get("close_at_limit", True),
     )
 
 
