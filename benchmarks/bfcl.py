@@ -33,9 +33,8 @@ def tasks(wheel: Path, most: int) -> list[CallTask]:
                 answers = {row["id"]: row["ground_truth"] for row in _rows(archive, f"possible_answer/BFCL_v4_{name}")}
             made = [_task(kind, row, answers.get(row["id"], [])) for row in _rows(archive, f"BFCL_v4_{name}")[:most]]
             found += made
-            if kind in ("simple", "multiple"):
-                found += [task._replace(kind=f"{kind}, auto", choice="auto") for task in made]
-    return found
+    freely = [task for task in found if task.kind in ("simple", "multiple")]
+    return [*found, *(task._replace(kind=f"{task.kind}, auto", choice="auto") for task in freely)]
 
 
 def _rows(archive: ZipFile, name: str) -> list[dict[str, Any]]:

@@ -4,14 +4,15 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 from peers import LlamaServer
 from schema_tasks import Task
 from text_tasks import CallTask
 
-from engine import Completion, Engine, JsonSchema
+from engine import Engine, JsonSchema
 
 N_CTX = 4096
 EQUAL: dict[str, dict[str, Any]] = {
@@ -74,7 +75,7 @@ class Ours:
 
     def _said(self, question: str, **options: Any) -> Said:
         began = time.process_time()
-        completion = cast("Completion[Any]", self._engine.chat(question, **options))
+        completion = self._engine.chat(question, **options)
         seconds = time.process_time() - began
         calls = [(call.name, call.arguments) for call in completion.tool_calls]
         tokens = completion.usage.completion_tokens if completion.usage else 0
@@ -111,17 +112,23 @@ class Server:
 
 
 class Llama:
-    """`llama_cpp.Llama`, whose grammars come from `response_format` and from a tool that is named.
+    """`llama_cpp.Llama` in a child process, since some patterns end its process; then a new child is started.
 
-    Its handler of the model's own template holds no call to a schema unless the tool is named, so that with one tool
-    this is done, and with several its handler `chatml-function-calling` lets the model choose.
+    Its grammars come from `response_format` and from a tool that is named: its handler of the model's own template
+    holds no call to a schema otherwise. So a single tool is named; with several its handler `chatml-function-calling`
+    lets the model choose.
     """
 
     def __init__(self, model: Path, threads: int) -> None:
-        import llama_cpp
+        self._made = (str(model), threads)
+        self._start()
 
-        make: Any = llama_cpp.Llama
-        self._llama = make(str(model), n_ctx=N_CTX, n_threads=threads, n_threads_batch=threads, verbose=False)
+    def _start(self) -> None:
+        context = get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._child = context.Process(target=_llama, args=(theirs, *self._made), daemon=True)
+        self._child.start()
+        theirs.close()
 
     def answer(self, task: Task, sampling: dict[str, Any], most: int) -> Said:
         schema = schema_of(task)
@@ -131,22 +138,45 @@ class Llama:
     def call(self, task: CallTask, sampling: dict[str, Any], most: int) -> Said:
         choice: Any = task.choice
         if choice == "required":
-            named = len(task.tools) == 1 and not task.parallel
-            choice = {"type": "function", "function": {"name": task.tools[0]["function"]["name"]}} if named else "auto"
-        self._llama.chat_format = "chatml-function-calling"
-        try:
-            return self._said(task, tools=task.tools, tool_choice=choice, max_tokens=most, **sampling)
-        finally:
-            self._llama.chat_format = "llama-2"
+            one = len(task.tools) == 1
+            choice = {"type": "function", "function": {"name": task.tools[0]["function"]["name"]}} if one else "auto"
+        return self._said(task, tools=task.tools, tool_choice=choice, max_tokens=most, **sampling)
 
     def _said(self, task: Task | CallTask, **options: Any) -> Said:
-        options = {"repeat_penalty": 1.0, **options}
-        began = time.process_time()
-        reply = self._llama.create_chat_completion(_asked(task), **options)
-        return _read(reply, time.process_time() - began)
+        self._pipe.send({"messages": _asked(task), "repeat_penalty": 1.0, **options})
+        try:
+            reply, seconds = self._pipe.recv()
+        except EOFError:
+            self._child.join()
+            ended = Said(f"the process ended with exit code {self._child.exitcode}", [], "error", 0, 0.0)
+            self._start()
+            return ended
+        return _read(reply, seconds)
 
     def close(self) -> None:
-        self._llama.close()
+        self._pipe.close()
+        self._child.join()
+
+
+def _llama(pipe: Any, model: str, threads: int) -> None:
+    """The child: answers requests until the other end is closed."""
+    import llama_cpp
+
+    make: Any = llama_cpp.Llama
+    llama = make(model, n_ctx=N_CTX, n_threads=threads, n_threads_batch=threads, verbose=False)
+    own = llama.chat_format
+    while True:
+        try:
+            asked = pipe.recv()
+        except EOFError:
+            return
+        llama.chat_format = "chatml-function-calling" if "tools" in asked else own
+        began = time.process_time()
+        try:
+            reply: dict[str, Any] = llama.create_chat_completion(**asked)
+        except Exception as error:  # noqa: BLE001 - what it refuses, it has not answered
+            reply = {"error": repr(error)}
+        pipe.send((reply, time.process_time() - began))
 
 
 def _read(reply: dict[str, Any], seconds: float) -> Said:

@@ -69,8 +69,12 @@ def _answered(task: Task, said: Said) -> tuple[bool, bool | None]:
     except ValueError:
         return False, None if task.right is None else False
     schema = schema_of(task) or {"type": "object"}
-    checker = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
-    return checker.is_valid(value), None if task.right is None else fits(value, task.right)
+    return _fits_schema(value, schema), None if task.right is None else fits(value, task.right)
+
+
+def _fits_schema(value: Any, schema: dict[str, Any]) -> bool:
+    checker: Any = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
+    return checker.is_valid(value)
 
 
 def _called(task: CallTask, said: Said) -> tuple[bool, bool]:
@@ -82,7 +86,7 @@ def _called(task: CallTask, said: Said) -> tuple[bool, bool]:
             made.append((name, json.loads(text)))
         except ValueError:
             return False, False
-        valid = valid and name in parameters and Draft202012Validator(parameters[name]).is_valid(made[-1][1])
+        valid = valid and name in parameters and _fits_schema(made[-1][1], parameters[name])
     return valid, bfcl.right_calls(made, task.calls)
 
 
