@@ -151,14 +151,17 @@ def read(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
-def printed(rows: Iterable[Row]) -> None:
-    """Prints one line for each part, kind of sampling and contender, and one for each kind of task."""
+def printed(rows: Iterable[Row], *, kinds: bool) -> None:
+    """Prints one line for each part, kind of sampling and contender; of texts and BFCL, or with `kinds` of all parts,
+    one for each kind of task."""
     print("| part | sampling | | answers | complete | valid | right | run-aways | tokens | processor s |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         mode = row["mode"].split()[0].replace("seed", "0.2 / 0.9").replace("default", "by default")
-        for name in (row["part"], f"{row['part']}: {row['kind']}"):
+        names = [row["part"]] if row["part"] in ("schemas", "calls") else []
+        names += [f"{row['part']}: {row['kind']}"] if kinds or not names else []
+        for name in names:
             groups.setdefault((name, mode, row["who"]), []).append(row)
     order = {part: place for place, part in enumerate(PARTS)}
     for (name, mode, who), some in sorted(groups.items(), key=lambda item: (order[item[0][0].split(":")[0]], item[0])):
@@ -193,6 +196,7 @@ def main() -> None:
     parser.add_argument("--who", nargs="*", choices=["ours", "server", "llama"], default=["ours", "server", "llama"])
     parser.add_argument("--most", type=int, default=50, help="tasks of each kind")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--kinds", action="store_true", help="a line for each kind of schema")
     parser.add_argument("--failures", action="store_true")
     given = parser.parse_args()
     known = {tuple(row[name] for name in ("who", "part", "kind", "question", "mode")) for row in read(given.results)}
@@ -205,7 +209,10 @@ def main() -> None:
         if given.model and who in given.who and (who != "server" or given.server):
             asked(who, made, given, known)
     rows = read(given.results)
-    (failures if given.failures else printed)(rows)
+    if given.failures:
+        failures(rows)
+    else:
+        printed(rows, kinds=given.kinds)
 
 
 if __name__ == "__main__":
