@@ -30,7 +30,7 @@ from engine.turns.reasoning_memory import ReasoningMemory, Restored
 from engine.turns.sampling_defaults import SamplingDefaults, sampling_defaults
 from engine.types.conversation import conversation_of, with_answer
 from engine.types.events import Event, fold
-from engine.types.media import Image, ImageLink, MediaUrls, read_media
+from engine.types.media import Image, MediaUrls, read_media
 from engine.types.messages import Message, MessagesLike
 from engine.types.parts import ImagePart, MediaPart, MessagePart
 from engine.types.prompt import Piece, Prompt

@@ -1,8 +1,8 @@
 """`Audio`: decoded once into samples that never change.
 
-Files are decoded by soundfile only, in a child process, never by llama.cpp: formats by name, within limits. WAV is read here,
-since Python 3.11's `wave` reads neither floats nor the extensible header. Sources: "Multimedia Programming Interface
-and Data Specifications 1.0", "Multiple Channel Audio Data and WAVE Files".
+Files are decoded by soundfile only, in a child process, never by llama.cpp: formats by name, within limits. WAV is read
+here, since Python 3.11's `wave` reads neither floats nor the extensible header. Sources: "Multimedia Programming
+Interface and Data Specifications 1.0", "Multiple Channel Audio Data and WAVE Files".
 """
 
 import math
