@@ -81,7 +81,7 @@ def _digests(conversation: Sequence[Message]) -> Iterator[bytes]:
     running = hashlib.sha256()
     for message in conversation:
         calls = [(call.id, call.name, _canonical(call.arguments)) for call in message.tool_calls]
-        media = [each.digest.hex() for each in message.media]
+        media = [each.identity.hex() for each in message.media]
         kept = [message.role, (message.content or "").strip(), message.tool_call_id or "", calls, *media]
         running.update(json.dumps(kept, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
         yield running.digest()

@@ -72,7 +72,10 @@ class Service:
         else:
             self._runner, reader = Runner(backend, self._post.deliver, options, draft), backend.projector
         self._prompts = PromptTokens(
-            backend.vocab, self._turns, reader.read if reader is not None and self._info.media else None
+            backend.vocab,
+            self._turns,
+            reader.read if reader is not None and self._info.media else None,
+            self._info.media,
         )
         weakref.finalize(self, _close, self._home, self._runner.close)
 
