@@ -138,8 +138,8 @@ def _parsed(path: Path, data: bytes, origin: Origin) -> _Head:
     try:
         head: Any = json.loads(data)
         found, tokens = Origin(**head["origin"]), tuple(map(index, head["tokens"]))
-        scales, first = head["adapters"]
-        adapters = Adapters(tuple((str(digest), _finite(scale)) for digest, scale in scales), index(first))
+        scales, first, salt = head["adapters"]
+        adapters = Adapters(tuple((str(digest), _finite(scale)) for digest, scale in scales), index(first), str(salt))
         parsed = _Head(tokens, adapters, index(head["bytes"]))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RequestError(f"{path} is a state file whose head cannot be read; save the state again.") from error
