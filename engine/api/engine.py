@@ -247,6 +247,7 @@ class Engine(NotCopied):
         - `reasoning_budget`: the most reasoning tokens; then the answer follows. Default: no limit.
         - `tool_choice`: "auto", "none", "required" (one is called) or `ToolName(name="...")`. Default: "auto".
         - `adapters`: the LoRA adapters that compute it, `["name"]` or `{"name": 0.5}`. Default: none.
+        - `cache_salt`: a text for each caller whose prompts others must not guess. Default: none.
         - `overflow`: "error" refuses a prompt that is too long, "truncate_oldest" drops its oldest turns. Default:
           "error".
         - `deadline`: seconds until the turn ends as it is. Default: none.
@@ -333,7 +334,8 @@ class Engine(NotCopied):
         `restore`. Raises what `stream` raises, and RequestError if no sequence is left for it.
         """
         tokens, media = self._turns.shared_prefix(messages, tools, options)
-        return self._service.pin(tokens, options.get("adapters"), media=media, progress=options.get("progress"))
+        named, salt, progress = (options.get(name) for name in ("adapters", "cache_salt", "progress"))
+        return self._service.pin(tokens, named, salt=salt, media=media, progress=progress)
 
     def restore(self, path: str | Path) -> PinnedPrefix:
         """Pin a saved prefix without evaluating it. Restore only files that you trust as much as the model's: the
@@ -645,7 +647,7 @@ class Engine(NotCopied):
         ContextOverflowError for more tokens than a conversation holds, EngineError if the engine is closed."""
         given = checked(options, ScoreOptions)
         pairs = self.scorer.pairs(prompt, continuations, special=given.get("special", False))
-        return self.scorer.scores(pairs, given.get("adapters"), self.scorer.media(prompt))
+        return self.scorer.scores(pairs, given.get("adapters"), self.scorer.media(prompt), given.get("cache_salt"))
 
     async def ascore(
         self, prompt: TextOrTokens | Prompt, continuations: Sequence[TextOrTokens], **options: Unpack[ScoreOptions]
@@ -665,7 +667,9 @@ class Engine(NotCopied):
         other, the shorter wins. Raises what `score` and `stream` raise."""
         tokens, media = self._turns.answer_prefix(messages, tools, options)
         pairs = self.scorer.labels(tokens, labels)
-        return classification(labels, self.scorer.scores(pairs, options.get("adapters"), media))
+        return classification(
+            labels, self.scorer.scores(pairs, options.get("adapters"), media, options.get("cache_salt"))
+        )
 
     async def aclassify(
         self,

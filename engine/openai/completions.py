@@ -90,7 +90,8 @@ def _start(engine: EngineLike, prompt: RawPrompt, options: Mapping[str, Any]) ->
 
 
 def _start_echoed(engine: EngineLike, prompt: RawPrompt, options: Mapping[str, Any]) -> TurnStream:
-    read: ReadPrompt = engine.scorer.prompt(prompt, options.get("logprobs"), options.get("adapters"))
+    named, salt = options.get("adapters"), options.get("cache_salt")
+    read: ReadPrompt = engine.scorer.prompt(prompt, options.get("logprobs"), named, salt)
     echoed = Echoed(read, None)
     if options.get("max_tokens") != 0:
         try:

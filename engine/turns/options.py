@@ -134,11 +134,12 @@ class RerankOptions(TypedDict, total=False):
 
 
 class ScoreOptions(TypedDict, total=False):
-    """How texts are scored. `special`: control-token text in the prompt becomes control tokens. `adapters`: as in
-    `TurnOptions`."""
+    """How texts are scored. `special`: control-token text in the prompt becomes control tokens. `adapters`,
+    `cache_salt`: as in `TurnOptions`."""
 
     special: bool
     adapters: AdaptersLike | None
+    cache_salt: str | None
 
 
 class LoadArguments(TypedDict, total=False):
@@ -196,6 +197,7 @@ class _CommonOptions(SamplingOptions, total=False):
     deadline: Annotated[float, Field(gt=0)] | None
     progress: Progress | None
     adapters: AdaptersLike | None
+    cache_salt: str | None
 
 
 class FreeRawOptions(_CommonOptions, total=False):
@@ -270,6 +272,8 @@ class TurnOptions(FreeTurnOptions, total=False):
       "shorten_results" first cuts the results of tools to their beginnings, the oldest first, but not those that the
       model has not read; if that is not enough, it continues as "truncate_oldest".
     - `adapters`: the LoRA adapters that compute the turn, `["name"]` or `{"name": 0.5}`; None: the model alone.
+    - `cache_salt`: a text for each caller whose prompts the others must not guess: what the cache holds is found by
+      requests with an equal one only. None: by all that give none.
     - `progress`: called with the number of the prompt's tokens evaluated so far and their total, in the engine's
       thread: it must be quick, and not wait for this engine. It stops the turn by returning False.
     """

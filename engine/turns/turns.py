@@ -141,7 +141,7 @@ class Turns:
 
         def remember(events: Sequence[Event]) -> None:
             *before, turn = with_answer(conversation, fold(events))
-            memory.remember(before, turn)
+            memory.remember(before, turn, options.get("cache_salt"))
 
         parser = self.template.parser_recipe(
             prompt,
@@ -170,6 +170,7 @@ class Turns:
                 ended=remember,
                 claims=claims,
                 named=options.get("adapters"),
+                cache_salt=options.get("cache_salt"),
                 constraint=constraint_of(demand, parser.format, prompt.prefix, self._cut, matcher),
                 reads=self._reader(demand, conversation),
             )
@@ -187,7 +188,7 @@ class Turns:
         """Returns the conversation, with the reasoning that the caller dropped unless the options forbid it."""
         conversation = self._decoded(conversation_of(messages), until(options.get("deadline")))
         if options.get("restore_reasoning", True):
-            return self.memory.restore(conversation)
+            return self.memory.restore(conversation, options.get("cache_salt"))
         return Restored(tuple(conversation), ())
 
     def _decoded(self, conversation: tuple[Message, ...], before: float | None) -> tuple[Message, ...]:
@@ -226,6 +227,7 @@ class Turns:
                     deadline=options.get("deadline"),
                     progress=options.get("progress"),
                     named=options.get("adapters"),
+                    cache_salt=options.get("cache_salt"),
                     constraint=constraint_of(demand, raw_format(), (), self._cut, matcher),
                     reads=response.read if response is not None else None,
                     tokens=tokens,

@@ -161,7 +161,8 @@ class Service:
         if turn.constraint is not None:
             check_constraint(turn.constraint, self._prompts.controls)
         limits = self._prompts.limits(turn, self._info.n_ctx - len(tokens))
-        starts, adapters = self._prompts.turn_starts(tokens, turn.prompt), self._adapters.chosen(turn.named, tokens)
+        starts = self._prompts.turn_starts(tokens, turn.prompt)
+        adapters = self._adapters.chosen(turn.named, tokens).salted(turn.cache_salt)
         request = replace(turn.crossing(next(self._ids), tokens, limits, starts, adapters), media=media)
         stream = self._start(request, OutputQueue(turn, tokens))
         if turn.claims:
@@ -174,17 +175,19 @@ class Service:
         tokens: Sequence[int],
         adapters: AdaptersLike | None = None,
         *,
+        salt: str | None = None,
         media: tuple[ChunkAt, ...] = (),
         progress: Progress | None = None,
     ) -> "PinnedPrefix":
         """Evaluate a prefix and keep it for prompts that begin with it; returns when it is evaluated. It occupies a
         sequence.
 
-        `adapters` compute it, and the prompts that it is for. `progress`: as for `submit`. Raises ContextOverflowError
-        when the prefix does not fit, RequestError when no sequence is available for it, EngineError when it was
+        `adapters` compute it, and the prompts that it is for, which have the same `salt`. `progress`: as for
+        `submit`. Raises ContextOverflowError when the prefix does not fit, RequestError when no sequence is available for it, EngineError when it was
         stopped.
         """
-        return self._pin(SavedState(tuple(tokens), b"", self._adapters.chosen(adapters, tokens)), media, progress)
+        chosen = self._adapters.chosen(adapters, tokens).salted(salt)
+        return self._pin(SavedState(tuple(tokens), b"", chosen), media, progress)
 
     def _pin(
         self, saved: SavedState, media: tuple[ChunkAt, ...] = (), progress: Progress | None = None
@@ -230,9 +233,10 @@ class Service:
         top: int = 1,
         named: AdaptersLike | None = None,
         media: tuple[ChunkAt, ...] = (),
+        salt: str | None = None,
     ) -> Stream:
         """Read `scored` after `tokens`: the stream's logprobs are those of its tokens, each with the `top` likeliest of
-        its place. `named`: the adapters that compute them. Raises what `submit` raises."""
+        its place. `named`: the adapters that compute them; `salt`: whose they are. Raises what `submit` raises."""
         self.check()
         check_generates(self._info)
         if not tokens or not scored:
@@ -242,7 +246,7 @@ class Service:
         known_tokens(self._vocab, scored)
         check_fits(len(tokens) + len(scored) - 1, self._info.n_ctx)
         turn = TurnRequest(Prompt("", ()), NoParser, SamplingParams(logprobs=top), scored=scored, offline=True)
-        adapters = self._adapters.chosen(named, tokens)
+        adapters = self._adapters.chosen(named, tokens).salted(salt)
         request = replace(turn.crossing(next(self._ids), tokens, Limits(), (), adapters), media=media)
         return self._start(request, OutputQueue(turn, tokens))
 
