@@ -127,7 +127,8 @@ def test_a_run_that_stopped_for_any_reason_goes_on(name: str) -> None:
     asks = [reasoning.close if opened and reasoning else "", call("look", q="Oslo")]
     for stopped, options in STOPS.items():
         with ScriptedEngine([asks, "Fine.", "Good."], template=shape, n_ctx=16384) as llm:
-            run = llm.run("QUESTION", **{"tools": [look], **options})
+            asked: dict[str, Any] = {"tools": [look], **options}
+            run = llm.run("QUESTION", **asked)
             assert run.stopped == ("stop" if stopped == "denied" else stopped)
             answer = llm.chat([*run.messages, AGAIN], tools=[look])
             assert answer.content + answer.reasoning in ("Fine.", "Good.")
