@@ -14,6 +14,7 @@ from engine.agent.limits import RunOptions
 from engine.agent.transcript import CallRecord, RunEnd, Transcript
 from engine.support.display import Block, Span, ending, figures, page_html, page_markdown, short, timeline_html
 from engine.support.errors import ContextOverflowError, EngineError, RequestError
+from engine.support.guided import Guided
 from engine.support.offloop import off_loop
 from engine.tools import Toolbox, ToolContext, ToolOutcome, error_text
 from engine.types.answer_formats import Answer_co
@@ -57,7 +58,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Run(Generic[Answer_co]):
+class Run(Guided, Generic[Answer_co]):
     """A run of the agent loop, finished or left early. The answer of a `Run[Invoice]` (`completion.parsed`) is an
     `Invoice`, or None.
 
