@@ -135,7 +135,7 @@ class Run(Guided, Generic[Answer_co]):
         """Yields what took how long, one turn after the other; of the calls of a turn, when they ran."""
         now = 0.0
         for number, step in enumerate(self.steps, 1):
-            if (usage := step.completion.usage) is not None:
+            if usage := step.completion.usage:
                 waited = usage.time_to_first_token
                 first = now + (usage.prefill_seconds if waited is None else waited)
                 end = first + usage.decode_seconds
@@ -343,8 +343,8 @@ class _Loop:
         self.turn_end = len(self.messages)
         self.completions.append(completion)
         self.results.append([])
-        self.total_tokens += completion.usage.total_tokens if completion.usage else 0
-        self.counted = self.counted and completion.usage is not None
+        self.total_tokens += completion.usage.total_tokens
+        self.counted = self.counted and bool(completion.usage)
         calls = completion.tool_calls
         if self.unfinished is not None or not calls:
             self.stopped = "stop" if reason == "tool_calls" else reason

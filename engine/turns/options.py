@@ -369,12 +369,13 @@ def tool_choice(choice: object) -> AllowedChoice:
 
 def _meant(choice: object) -> str:
     """Returns what a choice of tools in another library's spelling is here, as the end of a sentence."""
-    given = cast("Mapping[str, object]", choice) if isinstance(choice, Mapping) else {}
-    name = given.get("name", getattr(choice, "__name__", choice))
+    given = dict(cast("Mapping[str, object]", choice)) if isinstance(choice, Mapping) else {"name": choice}
+    name: object = getattr(given.get("name"), "__name__", given.get("name"))
     if choice is True or "any" in [word for word in (name, given.get("type")) if isinstance(word, str)]:
         return '; that one must be called is "required"'
-    is_name = isinstance(name, str) and len(name) < _LONGEST_NAME and name.isidentifier()
-    if not is_name or get_close_matches(name, _CHOICES, n=1, cutoff=0.7):
+    if not isinstance(name, str) or len(name) > _LONGEST_NAME or not name.isidentifier():
+        return ""
+    if get_close_matches(name, _CHOICES, n=1, cutoff=0.7):
         return ""
     return f'; a tool is named by ToolName(name="{name}")'
 

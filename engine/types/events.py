@@ -139,4 +139,4 @@ def fold(events: Iterable[Event]) -> Completion:
         parts[part] = kind(text="".join(fragments))
     for part, call in calls.values():
         parts[part] = ToolCall(id=call.id, name=call.name, arguments="".join(call.fragments), error=call.error)
-    return Completion(parts=tuple(parts[key] for key in sorted(parts)), finish_reason=reason, usage=usage)
+    return Completion(parts=tuple(parts[key] for key in sorted(parts)), finish_reason=reason, usage=usage or Usage())

@@ -59,7 +59,7 @@ def test_chat() -> None:
         completion = llm.chat("What is 1 + 2?")
     assert (completion.reasoning, completion.content) == ("I know it.", "It is 3.")
     assert completion.finish_reason == "stop"
-    assert completion.usage is not None
+    assert completion.usage
     assert completion.usage.completion_tokens > 0
     assert completion.message.reasoning == "I know it."
 
@@ -475,7 +475,7 @@ def test_drafts_change_nothing_but_the_number_of_decodes(
         drafted = drafting.chat(asked, temperature=0, max_tokens=60)
     plain = llm.chat(asked, temperature=0, max_tokens=60)
     assert drafted.parts == plain.parts
-    assert drafted.usage is not None
+    assert drafted.usage
     assert drafted.usage.drafted_tokens >= drafted.usage.accepted_tokens > 0
 
 
