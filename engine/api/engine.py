@@ -25,6 +25,7 @@ from engine.runtime.stream.raw import detokenize, tokenize
 from engine.runtime.stream.service import PinnedPrefix, Service, Stream
 from engine.support.display import page_markdown, table_html, visible
 from engine.support.errors import EngineError, MissingTemplateError, NotCopied, RequestError
+from engine.support.guided import Guided, GuidedClass
 from engine.support.offloop import off_loop
 from engine.support.reload import tell_open
 from engine.tools import RunTool, Toolbox, ToolLike
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Engine(NotCopied):
+class Engine(Guided, NotCopied, metaclass=GuidedClass):
     """A loaded model, ready for turns; made by `Engine.load`. A context manager; thread-safe.
 
     Without a GGUF, for tests: `Engine(ScriptedBackend(...), ChatTemplate(None, family="qwen3"))`; the engine then owns
@@ -70,6 +71,17 @@ class Engine(NotCopied):
         "The model lives in this process: share the object, which is thread-safe, and in another process call "
         "Engine.load(...) there."
     )
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *arguments: object, **named: object) -> Self:
+            """Refuse what was meant for `load`."""
+            given = arguments[0] if arguments else named.get("backend")
+            if given is None or isinstance(given, str | Path):
+                raise RequestError(
+                    'An engine is made by Engine.load("model.gguf"), or Engine.load("owner/repo:Q4_K_M").'
+                )
+            return super().__new__(cls)
 
     def __init__(
         self,

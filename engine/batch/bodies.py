@@ -154,7 +154,7 @@ def _read_responses(body: Json, defaults: Mapping[str, Any]) -> tuple[Request, S
 
 def timings(completions: Sequence[Completion]) -> Json:
     """Returns the timings, in milliseconds, each of the answer that took longest."""
-    usages = [completion.usage or Usage() for completion in completions]
+    usages = [completion.usage for completion in completions]
     return {
         "prompt_ms": round(1000 * max((usage.prefill_seconds for usage in usages), default=0.0), 1),
         "predicted_ms": round(1000 * max((usage.decode_seconds for usage in usages), default=0.0), 1),

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, Unpack, cast
@@ -329,11 +330,18 @@ def sampling_params(options: Mapping[str, Any], beneath: Mapping[str, Any] | Non
     for a value that is not valid."""
     names = SamplingParams.model_fields
     given = {name: value for name, value in options.items() if name in names and value is not None}
+    for name in given.keys() & _MINUS_ONE.keys():
+        if isinstance(given[name], int) and given[name] == -1:
+            given[name] = _MINUS_ONE[name]
     try:
         return SamplingParams.model_validate({**(beneath or {}), **given})
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0])
         raise refusal(name, given.get(name), error) from error
+
+
+_MINUS_ONE = {"max_tokens": None, "seed": None, "top_k": 0}
+"""What -1 means in llama.cpp, ollama and vLLM: no limit, random, off."""
 
 
 def prompt_options(options: "TurnOptions") -> PromptOptions:
@@ -347,7 +355,7 @@ def tool_choice(choice: object) -> AllowedChoice:
     """Returns a choice of tools from any of its spellings. Raises RequestError for an invalid one."""
     if isinstance(choice, ToolName | AllowedTools):
         return choice
-    for word in ("auto", "none", "required"):
+    for word in _CHOICES:
         if isinstance(choice, str) and choice == word:
             return word
     match choice:
@@ -363,8 +371,25 @@ def tool_choice(choice: object) -> AllowedChoice:
             pass
     raise RequestError(
         f'tool_choice={shown(choice)} is not valid; use "auto", "none", "required", ToolName(name="..."), '
-        'AllowedTools(names=["..."]) or one of OpenAI\'s dictionaries.'
+        f'AllowedTools(names=["..."]) or one of OpenAI\'s dictionaries{_meant(choice)}.'
     )
+
+
+def _meant(choice: object) -> str:
+    """Returns what a choice of tools in another library's spelling is here, as the end of a sentence."""
+    given = dict(cast("Mapping[str, object]", choice)) if isinstance(choice, Mapping) else {"name": choice}
+    name: object = getattr(given.get("name"), "__name__", given.get("name"))
+    if choice is True or "any" in [word for word in (name, given.get("type")) if isinstance(word, str)]:
+        return '; that one must be called is "required"'
+    if not isinstance(name, str) or len(name) > _LONGEST_NAME or not name.isidentifier():
+        return ""
+    if get_close_matches(name, _CHOICES, n=1, cutoff=0.7):
+        return ""
+    return f'; a tool is named by ToolName(name="{name}")'
+
+
+_CHOICES = ("auto", "none", "required")
+_LONGEST_NAME = 100
 
 
 def parser_choice(choice: AllowedChoice, *, calls: bool = True) -> ToolChoice:

@@ -129,7 +129,7 @@ def test_a_prefix_is_pinned_saved_and_restored(here: Engine, apart: Engine, tmp_
     for llm in (apart, here):
         with llm.restore(tmp_path / "prefix") as again:
             answer = llm.chat([system, {"role": "user", "content": "Hello!"}], max_tokens=2)
-            assert answer.usage is not None
+            assert answer.usage
             assert answer.usage.cached_tokens == again.tokens
 
 
@@ -159,7 +159,7 @@ def test_reasoning_that_was_dropped_is_put_back(builtin_model_path: Path) -> Non
 
 
 def test_logits_processors_must_be_importable_there(apart: Engine) -> None:
-    assert apart.chat("Hello!", max_tokens=4, logits_processors=[never]).usage is not None
+    assert apart.chat("Hello!", max_tokens=4, logits_processors=[never]).usage
     assert apart.chat("Hello!", max_tokens=4, logits_processors=[noisy]).usage is not None, (
         "what it prints is no answer"
     )

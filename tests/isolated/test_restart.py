@@ -166,7 +166,7 @@ def test_adapters_are_loaded_again_and_prefixes_are_evaluated_again(llm: Engine,
         assert llm.chat(asked, adapters=["mine"], **GREEDY, logprobs=1).logprobs == adapted
         with pytest.raises(EngineError):
             prefix.save(tmp_path / "prefix")
-    assert llm.chat(asked, **GREEDY).usage is not None
+    assert llm.chat(asked, **GREEDY).usage
 
 
 def test_an_adapter_that_is_gone_ends_the_engine_by_name(llm: Engine, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def prefix(llm: Engine) -> Told:
     first = llm.chat(messages, temperature=0, max_tokens=TOKENS)
     messages += [first.message, {"role": "user", "content": PROMPTS[0]}]
     second = llm.chat(messages, temperature=0, max_tokens=TOKENS)
-    assert second.usage is not None
+    assert second.usage
     assert second.usage.cached_tokens, "nothing of the prefix was reused"
     return {"told": [text(first), text(second), second.usage.cached_tokens]}
 
@@ -86,7 +86,7 @@ def saved(llm: Engine) -> Told:
             pinned.save(Path(folder) / "prefix")
         with llm.restore(Path(folder) / "prefix"):
             answer = llm.chat([*system, {"role": "user", "content": PROMPTS[2]}], temperature=0, max_tokens=TOKENS)
-    assert answer.usage is not None
+    assert answer.usage
     assert answer.usage.cached_tokens, "the restored prefix was not used"
     return {"told": [text(answer), answer.usage.cached_tokens]}
 

@@ -246,7 +246,7 @@ def test_restored_beside_a_prefix_that_it_begins_with(tmp_path: Path, unified: b
     with Engine.load(path, **options) as llm, llm.pin(SYSTEM), llm.restore(tmp_path / "longer") as prefix:
         restored = llm.chat(asked, **turn)
         assert restored.content == alone
-        assert restored.usage is not None
+        assert restored.usage
         assert restored.usage.cached_tokens >= prefix.tokens > 40
 
 
@@ -268,7 +268,7 @@ def test_on_weights(tmp_path: Path, architecture: str, unified: bool) -> None:
         again = llm.chat(asked, **turn)
     for completion in (pinned, restored, again):
         assert completion.content == alone.content
-        assert completion.usage is not None
+        assert completion.usage
         assert completion.usage.cached_tokens >= prefix.tokens > 20
     with (
         Engine.load(path, n_sequences=3, type_k="f32", **options) as other,
