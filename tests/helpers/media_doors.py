@@ -51,10 +51,10 @@ class Takes:
 
 @cache
 def bomb(kind: str) -> bytes:
-    """A file of a picture of one colour, or of half an hour of silence."""
+    """A file of a picture of one colour, or of half an hour of silence; a small one where nothing is packed."""
     file = io.BytesIO()
     if kind == "WAV":
-        return wav(bytes(30 << 20), rate=48_000, bits=8)
+        return wav(bytes(1 << 20), rate=48_000, bits=8)
     if kind in SOUNDS:
         import soundfile  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
 
@@ -65,8 +65,8 @@ def bomb(kind: str) -> bytes:
         return file.getvalue()
     if kind == "PNG":
         return png(SIDE, SIDE, 1, 0, bytes(SIDE * (SIDE // 8 + 1)))
-    mode = "1" if kind == "BMP" else "L"
-    PIL.Image.new(mode, (SIDE, SIDE)).save(file, kind, lossless=True)
+    side = SIDE // 4 if kind == "BMP" else SIDE
+    PIL.Image.new("1" if kind == "BMP" else "L", (side, side)).save(file, kind, lossless=True)
     return file.getvalue()
 
 
@@ -88,7 +88,9 @@ class Asked(NamedTuple):
         if self.kind in SOUNDS:
             return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
         url = f"data:image/png;base64,{data}"
-        return {"type": "input_image", "image_url": url} if responses else {"type": "image_url", "image_url": {"url": url}}
+        return (
+            {"type": "input_image", "image_url": url} if responses else {"type": "image_url", "image_url": {"url": url}}
+        )
 
     def messages(self) -> list[Any]:
         return [{"role": "user", "content": [self.part(file) for file in self.files]}]
