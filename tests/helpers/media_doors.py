@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -114,7 +115,7 @@ def row(llm: Engine, asked: Asked) -> str:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.jsonl"
         batch.run([{"messages": asked.messages()}], out, llm, quiet=True)
-        return out.read_text(encoding="utf-8")
+        return "".join(path.read_text(encoding="utf-8") for path in Path(folder).iterdir() if path.is_file())
 
 
 def tool(llm: Engine, asked: Asked) -> str:
@@ -126,7 +127,8 @@ def tool(llm: Engine, asked: Asked) -> str:
         return ToolOutcome("seen", parts=parts)
 
     run = llm.run("Look.", [as_tool(look)])
-    return f"{run.completion.content} {sum(message.content.count('not shown') for message in run.messages if message.content)} not shown"
+    results = "".join(message.content or "" for message in run.messages if message.role == "tool")
+    return f"{run.completion.content} {results[-200:]}"
 
 
 def link(llm: Engine, asked: Asked) -> str:
@@ -181,10 +183,8 @@ def _peak(pid: int | str) -> float:
 
 
 def _forget(pid: int | str) -> None:
-    try:
+    with suppress(OSError):
         Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")
-    except OSError:
-        pass
 
 
 def _children() -> list[int]:
