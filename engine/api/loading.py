@@ -43,6 +43,7 @@ from engine.support.errors import (
 from engine.support.packaged import packaged
 from engine.turns.options import AUTO, HEAD_TOKENS, MTP, NGRAM, Settings, check_arguments, settings
 from engine.turns.sampling_defaults import SamplingDefaults, sampling_defaults
+from engine.types.media import prepare_decoding
 
 _SMALL = 16 << 20
 _ALL = 1 << 62
@@ -341,6 +342,8 @@ def _completed(
     projector: ProjectorFile | None = None,
 ) -> Loaded:
     """Make the contexts and the template. `beside`: the options of the draft model's context, if they are planned."""
+    if projector is not None:
+        prepare_decoding()
     with ExitStack() as undo:
         undo.callback(weights.close)
         draft: LlamaBackend | None = None

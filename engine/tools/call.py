@@ -15,7 +15,8 @@ from engine.support.errors import RequestError
 from engine.tools.check import ModelArguments, described, failed, sentence
 from engine.tools.context import ToolContext
 from engine.tools.json_values import json_value
-from engine.types.media import Audio, EncodedMedia, Image, MediaBudget
+from engine.types.media import Audio, EncodedMedia, Image, ImageLink, MediaBudget
+from engine.types.messages import Message
 from engine.types.parts import AudioPart, ImagePart, MediaPart, TextPart, whole_characters
 from engine.types.tools import Tool
 
@@ -144,9 +145,18 @@ def _part(item: object) -> TextPart | ImagePart | AudioPart:
 def _for_model(outcome: ToolOutcome, context: ToolContext[Any] | None) -> ToolOutcome:
     """Returns an outcome with the parts that the model takes, decoded; the others, and broken ones, named."""
     takes = frozenset[str]() if context is None else context.media
-    budget = MediaBudget()
+    budget = _budget(() if context is None else context.messages)
     parts = tuple(_decoded(part, takes, budget) for part in outcome.parts)
     return outcome._replace(parts=parts if any(isinstance(part, MediaPart) for part in parts) else ())
+
+
+def _budget(messages: Sequence[Message]) -> MediaBudget:
+    """Returns what is left for pictures and sounds of servers in a conversation: it would otherwise grow with each
+    call."""
+    budget = MediaBudget()
+    for media in (each for message in messages for each in message.media if not isinstance(each, ImageLink)):
+        media.count(budget)
+    return budget
 
 
 def _decoded(

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,10 +52,10 @@ class Takes:
 
 @cache
 def bomb(kind: str) -> bytes:
-    """A file of a picture of one colour, or of half an hour of silence."""
+    """A file of a picture of one colour, or of half an hour of silence; a small one where nothing is packed."""
     file = io.BytesIO()
     if kind == "WAV":
-        return wav(bytes(30 << 20), rate=48_000, bits=8)
+        return wav(bytes(1 << 20), rate=48_000, bits=8)
     if kind in SOUNDS:
         import soundfile  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
 
@@ -65,8 +66,8 @@ def bomb(kind: str) -> bytes:
         return file.getvalue()
     if kind == "PNG":
         return png(SIDE, SIDE, 1, 0, bytes(SIDE * (SIDE // 8 + 1)))
-    mode = "1" if kind == "BMP" else "L"
-    PIL.Image.new(mode, (SIDE, SIDE)).save(file, kind, lossless=True)
+    side = SIDE // 4 if kind == "BMP" else SIDE
+    PIL.Image.new("1" if kind == "BMP" else "L", (side, side)).save(file, kind, lossless=True)
     return file.getvalue()
 
 
@@ -88,7 +89,9 @@ class Asked(NamedTuple):
         if self.kind in SOUNDS:
             return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
         url = f"data:image/png;base64,{data}"
-        return {"type": "input_image", "image_url": url} if responses else {"type": "image_url", "image_url": {"url": url}}
+        return (
+            {"type": "input_image", "image_url": url} if responses else {"type": "image_url", "image_url": {"url": url}}
+        )
 
     def messages(self) -> list[Any]:
         return [{"role": "user", "content": [self.part(file) for file in self.files]}]
@@ -112,7 +115,7 @@ def row(llm: Engine, asked: Asked) -> str:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.jsonl"
         batch.run([{"messages": asked.messages()}], out, llm, quiet=True)
-        return out.read_text(encoding="utf-8")
+        return "".join(path.read_text(encoding="utf-8") for path in Path(folder).iterdir() if path.is_file())
 
 
 def tool(llm: Engine, asked: Asked) -> str:
@@ -124,7 +127,8 @@ def tool(llm: Engine, asked: Asked) -> str:
         return ToolOutcome("seen", parts=parts)
 
     run = llm.run("Look.", [as_tool(look)])
-    return f"{run.completion.content} {sum(message.content.count('not shown') for message in run.messages if message.content)} not shown"
+    results = "".join(message.content or "" for message in run.messages if message.role == "tool")
+    return f"{run.completion.content} {results[-200:]}"
 
 
 def link(llm: Engine, asked: Asked) -> str:
@@ -179,10 +183,8 @@ def _peak(pid: int | str) -> float:
 
 
 def _forget(pid: int | str) -> None:
-    try:
+    with suppress(OSError):
         Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")
-    except OSError:
-        pass
 
 
 def _children() -> list[int]:

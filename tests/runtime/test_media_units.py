@@ -85,7 +85,7 @@ def test_a_failed_decode_ends_the_request_alone(monkeypatch: pytest.MonkeyPatch)
 def test_what_media_cannot_do_is_refused() -> None:
     llm, _ = opened()
     with llm:
-        with pytest.raises(RequestError, match="takes no sound"):
+        with pytest.raises(RequestError, match="takes image, not audio"):
             llm.chat([{"role": "user", "content": ["?", Audio(np.zeros(100), rate=8000)]}])
         with pytest.raises(RequestError, match="There is no token -5"):
             llm.complete([1, -5, 2])

@@ -5,6 +5,7 @@ from typing import Literal, TypeAlias
 
 from engine.types.media.audio import Audio, AudioSource
 from engine.types.media.budget import MediaBudget
+from engine.types.media.decoding import prepare as prepare_decoding
 from engine.types.media.image import Image, ImageSource
 from engine.types.media.link import ImageLink, read_media
 from engine.types.media.source import Encoded, of_url
@@ -22,6 +23,7 @@ __all__ = [
     "MediaKind",
     "MediaUrls",
     "image_at",
+    "prepare_decoding",
     "read_media",
     "sound_at",
 ]

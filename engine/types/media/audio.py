@@ -65,17 +65,19 @@ class Audio:
         return sound
 
     def decode(self, budget: MediaBudget | None = None) -> Self:
-        """Decode a sound that came over the wire, unless it was done before, and count it. Raises RequestError for one
+        """Decode a sound that came over the wire, unless it was done before. Raises RequestError for one
         that cannot be decoded, or is more than what is left of the budget."""
-        budget = budget or MediaBudget()
-        if self._sent:
-            budget.take("parts")
         if isinstance(self._content, Encoded):
+            budget = budget or MediaBudget()
+            budget.take("parts")
             budget.take("bytes", self._content.size)
             self._content = _told(*_of_file(self._content.data(), budget))
-        elif self._sent:
-            budget.take("samples", len(self.samples))
         return self
+
+    def count(self, budget: MediaBudget) -> None:
+        """Count a sound that came over the wire and was decoded before."""
+        if self._sent and self.is_decoded:
+            budget.hold("samples", len(self.samples))
 
     @property
     def is_decoded(self) -> bool:

@@ -18,8 +18,8 @@ _NAMES = {"pixels": "the images", "samples": "the sounds"}
 
 class MediaBudget:
     """What is left of it for the pictures and sounds of one request: so many `parts`, `bytes` of files, `pixels` and
-    `samples`, and so many seconds of decoding. Only what came over the wire counts, since a program that decoded its
-    own pictures has paid for them.
+    `samples`, and so many seconds of decoding. Only what came over the wire counts, when it is decoded: a program has
+    paid for its own pictures.
 
     until: the request's deadline on `time.monotonic`'s clock; None for none.
     """
@@ -37,6 +37,10 @@ class MediaBudget:
         if count > self._left[what]:
             raise too_many(what)
         self._left[what] -= count
+
+    def hold(self, what: str, count: int) -> None:
+        """Count what is held already, even if it is more than was left."""
+        self._left[what] = max(0, self._left[what] - count)
 
     @property
     def seconds(self) -> float:

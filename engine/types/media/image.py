@@ -83,17 +83,19 @@ class Image:
         return image
 
     def decode(self, budget: MediaBudget | None = None) -> Self:
-        """Decode a picture that came over the wire, unless it was done before, and count it. Raises RequestError for
+        """Decode a picture that came over the wire, unless it was done before. Raises RequestError for
         one that cannot be decoded, or is more than what is left of the budget."""
-        budget = budget or MediaBudget()
-        if self._sent:
-            budget.take("parts")
         if isinstance(self._content, Encoded):
+            budget = budget or MediaBudget()
+            budget.take("parts")
             budget.take("bytes", self._content.size)
             self._content = _of_file(self._content.data(), budget)
-        elif self._sent:
-            budget.take("pixels", self.width * self.height)
         return self
+
+    def count(self, budget: MediaBudget) -> None:
+        """Count a picture that came over the wire and was decoded before."""
+        if self._sent and self.is_decoded:
+            budget.hold("pixels", self.width * self.height)
 
     @property
     def is_decoded(self) -> bool:

@@ -50,13 +50,12 @@ class ImageLink:
 
     def read(self, urls: MediaUrls, until: float, budget: MediaBudget) -> Image:
         """Returns the picture, fetched unless it was before. Raises RequestError as `fetched` and `Image.decode` do."""
-        if self._image is not None:
-            return self._image.decode(budget)
-        data = fetched(self._address, urls, until)
-        try:
-            self._image = Image.sent(data, budget)
-        except RequestError as error:
-            raise RequestError(f"the picture at {shown(self._address)} was not read: {error}") from error
+        if self._image is None:
+            data = fetched(self._address, urls, until)
+            try:
+                self._image = Image.sent(data, budget)
+            except RequestError as error:
+                raise RequestError(f"the picture at {shown(self._address)} was not read: {error}") from error
         return self._image
 
     def refusal(self) -> RequestError:

@@ -1,0 +1,67 @@
+"""One request's pictures and sounds at every door: decoded only for a model that takes them, within one budget."""
+
+import pytest
+from hostile_media import picture, sound
+from media_doors import DOORS, SOUNDS, Asked, engine
+from picture_server import serving
+
+from engine import EngineError, Image, RequestError
+from engine.types.media import MediaBudget, budget, decoding, link
+
+FILES = {
+    kind: sound(kind) if kind in SOUNDS else picture(kind) for kind in ("PNG", "JPEG", "WEBP", "FLAC", "OGG", "MP3")
+}
+EACH = 31 * 17
+
+
+def answered(door: str, kind: str, count: int, *, projector: bool, patch: pytest.MonkeyPatch) -> tuple[str, int]:
+    """Returns what an engine says of so many files, and how many were decoded."""
+    decoded: list[str] = []
+    ask = decoding._decoded  # pyright: ignore[reportPrivateUsage]
+
+    def note(what: str, *rest: object) -> object:
+        found = ask(what, *rest)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        decoded.append(what)
+        return found
+
+    patch.setattr(decoding, "_decoded", note)
+    replies = (
+        ('<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>', "Done.") if door == "tool" else ("Done.",)
+    )
+    with serving(patch) as server, engine(*replies, projector=projector) as llm:
+        try:
+            said = DOORS[door](llm, Asked([FILES[kind]] * count, kind, server))
+        except EngineError as error:
+            said = str(error)
+        except Exception as error:  # noqa: BLE001 - the client's errors
+            said = str(error)
+    return said, len(decoded)
+
+
+CELLS = [(door, kind) for door in DOORS for kind in FILES if door != "link" or kind not in SOUNDS]
+
+
+@pytest.mark.parametrize(("door", "kind"), CELLS)
+def test_nothing_is_decoded_for_a_model_that_takes_none(door: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert answered(door, kind, 16, projector=False, patch=monkeypatch)[1] == 0
+
+
+@pytest.mark.parametrize(("door", "kind"), CELLS)
+def test_a_request_has_one_budget(door: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(budget._MOST, "pixels", 3 * EACH)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setitem(budget._MOST, "samples", 6000)  # pyright: ignore[reportPrivateUsage]
+    said, decoded = answered(door, kind, 9, projector=True, patch=monkeypatch)
+    assert 1 <= decoded <= 3
+    assert "together" in said or "not shown" in said
+
+
+def test_a_decode_that_takes_too_long_ends_and_the_next_one_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = FILES["JPEG"]
+    place = file.index(b"\xff\xdb")
+    monkeypatch.setattr(budget, "_SECONDS", 0.5)
+    with pytest.raises(RequestError, match="took longer to decode"):
+        Image(file[:place] + b"\xff" * (60 << 20) + file[place:])
+    monkeypatch.undo()
+    assert Image(file).width == 31
+    assert link.read_media([], {"image"}, None, None) == []
+    assert MediaBudget().left("parts") == 256
