@@ -16,13 +16,20 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 from urllib.parse import quote, urlsplit
 
-from huggingface_hub import (
-    constants,
-    get_hf_file_metadata,  # pyright: ignore[reportUnknownVariableType]
-    get_token,
-    hf_hub_url,
-    scan_cache_dir,
-)
+from engine.support.errors import ModelLoadError, shown
+
+try:
+    from huggingface_hub import (
+        constants,
+        get_hf_file_metadata,  # pyright: ignore[reportUnknownVariableType]
+        get_token,
+        hf_hub_url,
+        scan_cache_dir,
+    )
+except ValueError as error:  # it takes the address apart when it is imported
+    raise ModelLoadError(
+        f"HF_ENDPOINT={shown(os.environ.get('HF_ENDPOINT'))} is not an address ({error}). Correct or unset it."
+    ) from error
 from huggingface_hub.errors import (
     CacheNotFound,
     GatedRepoError,
@@ -45,7 +52,6 @@ from huggingface_hub.utils import (
 
 from engine.hub.names import HUB_HOSTS
 from engine.hub.variants import File
-from engine.support.errors import ModelLoadError
 
 # The HTTP client's errors: httpx's in huggingface_hub 1, httpx2's in 2; its own errors are derived from them.
 _TRANSPORT: type[Exception] = HfHubHTTPError.__bases__[0]

@@ -50,8 +50,9 @@ def check_number(largest: float) -> None:
 
 def no_numbers() -> DecodeError:
     return DecodeError(
-        "The model computed logits that are not numbers; its file may be damaged, or it needs a wider KV cache "
-        '(type_k="f32", type_v="f32") or flash_attn="off".',
+        "The model computed logits that are not numbers. Give adapters and control vectors smaller scales, if there "
+        'are any; otherwise the file may be damaged, or it needs a wider KV cache (type_k="f32", type_v="f32") or '
+        'flash_attn="off".',
         "nan",
     )
 

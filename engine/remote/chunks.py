@@ -80,6 +80,8 @@ INLINE_REASONING = Format(
     )
 )
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
+_MOST_EVENTS = 300_000
+"""Of one turn: more than the tokens of the longest answers; each is kept."""
 _KNOWN_FIELDS = frozenset({"choices", "usage", "timings"})
 _REASONS: Mapping[str, FinishReason] = {
     **dict.fromkeys(("stop", "eos", "eos_token", "stop_sequence", "end_turn"), "stop"),
@@ -155,6 +157,11 @@ class TurnReader:
 
     def _kept(self, events: Iterable[Event]) -> Iterator[Event]:
         for event in events:
+            if len(self.events) >= _MOST_EVENTS:
+                raise RemoteError(
+                    f"The server sent more than {_MOST_EVENTS:,} pieces of an answer. What came before is valid; "
+                    "give the request max_tokens, or check the server."
+                )
             self.events.append(event)
             yield event
 

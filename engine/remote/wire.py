@@ -8,13 +8,17 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias, cast
 
-from engine.support.errors import MalformedEventWarning, RequestError
+from engine.support.errors import MalformedEventWarning, RemoteError, RequestError
 
 Chunk: TypeAlias = Mapping[str, Any]
 
 _LINE_END = re.compile(r"\r\n|\n|\r(?!\Z)")
 _FIELD = re.compile(r"(data|event|id|retry|error):")
+_ENDS = re.compile(r"[\r\n]")
+_NESTING = re.compile(r'\\.?|["{}]', re.DOTALL)
 _MOST_LINES = 100
+_LONGEST = 1 << 20
+"""Characters of a line, and of the lines of one event together."""
 _DONE = "[DONE]"
 
 
@@ -69,7 +73,9 @@ class Wire:
         self._diagnostics = diagnostics
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
         self._blocks = False
-        self._tail = ""
+        self._tail: list[str] = []
+        self._size = 0
+        self._object = _Nesting()
         self._held: list[str] = []
         self.done = False
 
@@ -93,33 +99,57 @@ class Wire:
 
     def close(self) -> Iterator[Chunk]:
         """End the input. Yields the chunks that were held back."""
-        tail, self._tail = self._tail + self._decoder.decode(b"", final=True), ""
-        if tail:
+        if tail := self._taken() + self._decoder.decode(b"", final=True):
             yield from self._line(tail.removesuffix("\r"))
         self._give_up()
 
     def _text(self, text: str, *, empty: bool) -> Iterator[Chunk]:
-        self._blocks = self._blocks or "\n" in text or "\r" in text
-        if self._blocks:
-            *lines, self._tail = _LINE_END.split(self._tail + text)
-        else:
-            lines, self._tail = self._complete(text, empty=empty)
-        for line in lines:
+        self._blocks = self._blocks or _ENDS.search(text) is not None
+        for line in self._ended(text) if self._blocks else self._complete(text, empty=empty):
             if self.done:
                 return
             yield from self._line(line)
 
-    def _complete(self, text: str, *, empty: bool) -> tuple[list[str], str]:
-        """Returns the complete lines, and the rest, before any line end was seen: the text is lines without line ends,
-        or a first block cut anywhere."""
-        lines: list[str] = []
-        if self._tail and (empty or _FIELD.match(text)):
-            lines, self._tail = [self._tail], ""
-        whole = self._tail + text
-        data = _data(whole)
-        if empty or data == _DONE or (data is not None and _object(data) is not None):
-            return [*lines, whole], ""
-        return lines, whole
+    def _ended(self, text: str) -> list[str]:
+        """Returns the lines that end. A line is put together once, when it ends, however many pieces it comes in."""
+        if not _ENDS.search(text) and not (self._tail and self._tail[-1].endswith("\r")):
+            self._keep(text)
+            return []
+        *lines, rest = _LINE_END.split(self._taken() + text)
+        self._keep(rest)
+        return lines
+
+    def _complete(self, text: str, *, empty: bool) -> list[str]:
+        """Returns the complete lines before any line end was seen: the text is lines without line ends, or a first
+        block cut anywhere."""
+        lines = [self._taken()] if self._tail and (empty or _FIELD.match(text)) else []
+        self._keep(text)
+        if empty or self._object.closes(text) or (self._size <= len(_DONE) + 10 and self._is_done()):
+            whole = self._taken()
+            data = _data(whole)
+            if empty or data == _DONE or (data is not None and _object(data) is not None):
+                return [*lines, whole]
+            self._keep(whole)
+            self._object.over = True  # what closed and is no object does not become one
+        return lines
+
+    def _is_done(self) -> bool:
+        return _data("".join(self._tail)) == _DONE
+
+    def _keep(self, text: str) -> None:
+        self._tail.append(text)
+        self._size += len(text)
+        if self._size > _LONGEST:
+            raise RemoteError(
+                f"The server sent a line of more than {_LONGEST:,} characters. What came before it is valid; check the "
+                "server, and any proxy in between."
+            )
+
+    def _taken(self) -> str:
+        """Returns the line so far, and begins another one."""
+        whole = "".join(self._tail)
+        self._tail, self._size, self._object = [], 0, _Nesting()
+        return whole
 
     def _line(self, line: str) -> Iterator[Chunk]:
         if not line.strip():
@@ -140,7 +170,7 @@ class Wire:
         if chunk is not None:
             self._held.clear()
             yield chunk
-        elif len(self._held) >= _MOST_LINES:
+        elif len(self._held) >= _MOST_LINES or sum(map(len, self._held)) > _LONGEST:
             self._give_up()
 
     def _give_up(self) -> None:
@@ -148,6 +178,33 @@ class Wire:
         if self._held:
             self._diagnostics.report("not a JSON object", "\n".join(self._held))
             self._held.clear()
+
+
+class _Nesting:
+    """Follows the braces of a text that comes in pieces. `over`: it has closed before."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._quoted = False
+        self._escaped = False
+        self.over = False
+
+    def closes(self, text: str) -> bool:
+        """Whether an object that was open ends in this piece."""
+        if self.over:
+            return False
+        closed, start = False, int(self._escaped and bool(text))
+        self._escaped = self._escaped and not text
+        for found in _NESTING.finditer(text, start):
+            mark = found.group()
+            if mark[0] == "\\":
+                self._escaped = self._quoted and len(mark) == 1
+            elif mark == '"':
+                self._quoted = not self._quoted
+            elif not self._quoted:
+                self._depth += 1 if mark == "{" else -1
+                closed = closed or self._depth <= 0
+        return closed
 
 
 def _data(line: str) -> str | None:

@@ -66,8 +66,9 @@ def test_a_guesser_counts_the_same(trimmable: bool, pool: int | None, store: str
     numbers = count()
 
     def build() -> tuple[ScriptedBackend, LoopOptions]:
-        disk = (tmp_path / str(next(numbers)), 1 << 20) if store == "disk" else ()
-        states = StateStore(1 << 20 if store == "memory" else 0, *disk)
+        states = StateStore(1 << 20 if store == "memory" else 0)
+        if store == "disk":
+            states = StateStore(0, tmp_path / str(next(numbers)), 1 << 20)
         backend = ScriptedBackend(echo, n_sequences=3, n_ctx=1000, kv_tokens=pool, trimmable=trimmable)
         return backend, LoopOptions(states=states)
 

@@ -117,7 +117,11 @@ class Draws:
         scored, done = state.request.scored, len(state.tokens) - len(state.request.tokens)
         entry = self._backend.logprobs(row, scored[done], state.request.sampling.logprobs or 1)
         if isnan(entry.drawn.logprob):
-            raise DecodeError("The model's logits are not numbers; the file may be damaged.", "nan")
+            raise DecodeError(
+                "The model's logits are not numbers. Give adapters and control vectors smaller scales, if there are "
+                "any; otherwise the file may be damaged.",
+                "nan",
+            )
         state.logprobs.append(entry)
         self._replies.touch(state)
         state.tokens.append(scored[done])

@@ -182,9 +182,9 @@ class Service:
         """Evaluate a prefix and keep it for prompts that begin with it; returns when it is evaluated. It occupies a
         sequence.
 
-        `adapters` compute it, and the prompts that it is for, which have the same `salt`. `progress`: as for
-        `submit`. Raises ContextOverflowError when the prefix does not fit, RequestError when no sequence is available for it, EngineError when it was
-        stopped.
+        `adapters` compute it, and the prompts that it is for, which have the same `salt`. `progress`: as for `submit`.
+        Raises ContextOverflowError when the prefix does not fit, RequestError when no sequence is available for it,
+        EngineError when it was stopped.
         """
         chosen = self._adapters.chosen(adapters, tokens).salted(salt)
         return self._pin(SavedState(tuple(tokens), b"", chosen), media, progress)
