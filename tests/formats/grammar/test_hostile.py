@@ -78,6 +78,8 @@ HOSTILE: dict[str, Any] = {
     "a Lark grammar without end": Lark('start: "a" start'),
     "a deep Lark grammar": Lark("start: " + "(" * 3000 + '"a"' + ")" * 3000),
     "a GBNF grammar without a root": GBNF('other ::= "a"'),
+    "a GBNF grammar of nothing": GBNF("root ::="),
+    "a GBNF grammar whose root is empty": GBNF('root ::= # later\nother ::= "a"'),
     "left recursion": GBNF('root ::= root "a" | "b"'),
 }
 
