@@ -70,6 +70,18 @@ def _read_samplers(value: Any, field: str) -> object:
     return ["typical_p" if name == "typ_p" else name for name in names] if isinstance(value, list) else value
 
 
+def _read_all(value: Any, field: str) -> object:
+    """Replace -1, which means the whole context in llama.cpp's server."""
+    del field
+    return _WHOLE if value == -1 else value
+
+
+def read_off(value: Any, field: str) -> object:
+    """Replace -1, which means no limit in other servers."""
+    del field
+    return 0 if value == -1 else value
+
+
 def _renamed(name: str, option: str, neutral: tuple[object, ...] = ()) -> Field:
     return Field(name, "honoured", Any, f"the engine's `{option}`", neutral, option)
 
@@ -82,11 +94,13 @@ def _idle(note: str, *names: str, neutral: tuple[object, ...] = ()) -> tuple[Fie
     return tuple(Field(name, "ignored", Any, note, neutral) for name in names)
 
 
+_WHOLE = 2**20
+"""The most tokens that penalties look back on."""
 _THINKING = "the engine's `reasoning`: true, false or an effort"
 _ROWS = (
     _renamed("repetition_penalty", "repeat_penalty"),
-    _renamed("repeat_last_n", "penalty_last_n"),
-    _renamed("dry_penalty_last_n", "dry_last_n"),
+    Field("repeat_last_n", "honoured", Any, "the engine's `penalty_last_n`; -1: all", (), "penalty_last_n", _read_all),
+    Field("dry_penalty_last_n", "honoured", Any, "the engine's `dry_last_n`; -1: all", (), "dry_last_n", _read_all),
     _renamed("dry_sequence_breakers", "dry_breakers"),
     _renamed("stop_token_ids", "stop_tokens", ([],)),
     _renamed("mirostat_mode", "mirostat"),

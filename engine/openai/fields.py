@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Any, Literal, TypeAlias
 
-from engine.openai.extra_fields import SERVER_FIELDS
+from engine.openai.extra_fields import SERVER_FIELDS, read_off
 from engine.openai.parameters import Effort, Json, read_biases, read_effort, read_response_format
 from engine.openai.request import TEMPLATE_FIELD, Field, Reader, Table
 from engine.turns.options import RawOptions, TurnOptions
@@ -40,6 +40,7 @@ _CALLS = (
     Field("tools", "honoured", list[Json], "functions only; `strict` holds calls to their schema"),
 )
 _USER = Field("user", "ignored", str, "there is one user")
+_MOST = "maximum tokens drawn, reasoning included; -1: to the end of the context"
 _UNNEEDED = (
     Field("prompt_cache_key", "ignored", str, "prefixes are found by their tokens"),
     Field("prompt_cache_options", "ignored", Json, "prefixes are kept while there is room"),
@@ -69,8 +70,8 @@ _OF_CHAT = (
     *_SAMPLING,
     *_PENALTIES,
     Field("logprobs", "honoured", bool, "of every token drawn: reasoning, markers and the end token too"),
-    _option("max_tokens", int, "the older name of `max_completion_tokens`"),
-    _option("max_completion_tokens", int, "maximum tokens drawn, reasoning included", "max_tokens"),
+    _option("max_tokens", int, "the older name of `max_completion_tokens`", neutral=(-1,)),
+    _option("max_completion_tokens", int, _MOST, "max_tokens", neutral=(-1,)),
     Field("n", "honoured", int, "1 to 128 choices, computed together"),
     _option(
         "reasoning_effort",
@@ -111,7 +112,7 @@ _OF_RESPONSES = (
     *_SAMPLING,
     Field("include", "honoured", list[str], "`reasoning.encrypted_content`; everything else is refused", ([],)),
     Field("instructions", "honoured", str, "a system message before the input; not kept for the next response"),
-    _option("max_output_tokens", int, "maximum tokens drawn, reasoning included", "max_tokens"),
+    _option("max_output_tokens", int, _MOST, "max_tokens", neutral=(-1,)),
     Field("metadata", "honoured", _Metadata, "kept with the response"),
     Field("previous_response_id", "honoured", str, "404 if it is not stored, or not any more"),
     Field("reasoning", "honoured", Json, "`effort` as in Chat Completions; there are no summaries"),
@@ -176,7 +177,7 @@ def _table(*rows: Field, not_theirs: Collection[str] = (), not_ours: Collection[
     servers = (row for row in SERVER_FIELDS.values() if row.name not in not_theirs)
     table = {row.name: row for row in (*rows, *servers)}
     for name in sorted(ours.__optional_keys__ - table.keys() - _NOT_IN_JSON - {*not_ours}):
-        table[name] = _option(name, Any, _OWN_NOTE)
+        table[name] = _option(name, Any, _OWN_NOTE, read=read_off if name == "top_k" else None)
     return table
 
 

@@ -204,3 +204,19 @@ def test_twice_as_many_messages_cost_twice_as_much() -> None:
             counts.append(vars(pstats.Stats(profile))["total_calls"])
     for before, after in ((counts[1], counts[2]), (counts[2], counts[3])):
         assert 1.8 < after / before < 2.2, f"calls: {counts}"
+
+
+@pytest.mark.parametrize(
+    ("field", "option", "meant"),
+    [
+        ("max_tokens", "max_tokens", None),
+        ("max_completion_tokens", "max_tokens", None),
+        ("n_predict", "max_tokens", None),
+        ("top_k", "top_k", 0),
+        ("repeat_last_n", "penalty_last_n", 2**20),
+        ("dry_penalty_last_n", "dry_last_n", 2**20),
+    ],
+)
+def test_minus_one_means_what_other_programs_mean(field: str, option: str, meant: int | None) -> None:
+    own = read_body("/v1/chat/completions", {**ASKED, field: -1}, {}).options
+    assert own.get(option) == meant

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 else:
     Mask: TypeAlias = Any
 """One bit per token, whether it may come next; token 0 is the lowest bit of the first number."""
+_EMPTY_ROOT = re.compile(r"^[ \t]*root\s*::=(?:\s|#[^\n]*)*(?:[\w-]+\s*::=|\Z)", re.MULTILINE)
 _GBNF_WORD = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*|[\w-]+', re.DOTALL)
 """A text, a set of characters, a comment or a name in GBNF. The rule `start` is renamed, for Lark begins there."""
 _TO_QUOTE = re.compile(rb'(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -362,6 +363,10 @@ def grammar_of(given: Regex | Lark | GBNF) -> str:
             (made,) = json.loads(matcher.grammar_from_regex(pattern))["grammars"]
             return made["lark_grammar"]
         case GBNF(grammar):
+            if _EMPTY_ROOT.search(grammar):
+                raise RequestError(
+                    "The GBNF grammar's rule `root` is empty, so no answer fits it. Write what it allows."
+                )
             try:
                 return gbnf_to_lark(_GBNF_WORD.sub(lambda word: "start-0" if word[0] == "start" else word[0], grammar))
             except Exception as error:

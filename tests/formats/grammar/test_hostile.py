@@ -14,7 +14,7 @@ from engine import ChatTemplate, Engine
 from engine.formats.grammar.json_schema import prepared
 from engine.runtime.guidance import matcher as constraint_matcher
 from engine.runtime.guidance import trial
-from engine.runtime.guidance.matcher import Compiler, masks, refusal
+from engine.runtime.guidance.matcher import Compiler, grammar_of, masks, refusal
 from engine.runtime.guidance.trial import Controls, finished_by, refusals
 from engine.support.child import Child
 from engine.support.errors import RequestError
@@ -78,6 +78,8 @@ HOSTILE: dict[str, Any] = {
     "a Lark grammar without end": Lark('start: "a" start'),
     "a deep Lark grammar": Lark("start: " + "(" * 3000 + '"a"' + ")" * 3000),
     "a GBNF grammar without a root": GBNF('other ::= "a"'),
+    "a GBNF grammar of nothing": GBNF("root ::="),
+    "a GBNF grammar whose root is empty": GBNF('root ::= # later\nother ::= "a"'),
     "left recursion": GBNF('root ::= root "a" | "b"'),
 }
 
@@ -239,3 +241,13 @@ def test_a_neighbour_goes_on_beside_hostile_schemas() -> None:
         reader.join()
         assert len(gaps) > 1000
         assert max(gaps) < 1.0
+
+
+@pytest.mark.parametrize("grammar", ["root ::=", "root ::= \n", 'root ::= # later\nother ::= "a"'])
+def test_a_grammar_of_nothing_is_refused(grammar: str) -> None:
+    with pytest.raises(RequestError, match="`root` is empty"):
+        grammar_of(GBNF(grammar))
+
+
+def test_a_root_on_the_next_line_is_read() -> None:
+    assert grammar_of(GBNF('root ::=\n  "a" | other\nother ::= "b"'))

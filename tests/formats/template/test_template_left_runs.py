@@ -21,7 +21,7 @@ PATHS = {path.stem: path for path in (*OWN, *SOURCES)}
 each_template = pytest.mark.parametrize("name", PATHS)
 PARAMETERS = {"type": "object", "properties": {"q": {"type": "string"}}}
 TOOL = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": PARAMETERS}}
-ERRORS: tuple[CallError | None, ...] = (None, *get_args(CallError))
+ERRORS: tuple[Any, ...] = (None, *get_args(CallError))
 ARGUMENTS = ("", "{}", '{"q": ', '{"q": "x",}', "[1]", "null", '"x"', '"{}"', '{"q": "a\nb"}', "{}{}", "Oslo", "1e999")
 MORE = (f'{{"q": 1{"0" * 5000}}}', '{"q": NaN}', '{"q": "\\ud83d"}', '{"q": "Oslo"')
 SYSTEM = Message(role="system", content="Be brief.")
@@ -39,7 +39,8 @@ def says(content: str, *calls: ToolCall, reasoning: str | None = None) -> Messag
 
 
 def made(number: int, **fields: Any) -> ToolCall:
-    return ToolCall(**{"id": f"c{number}", "name": "look", "arguments": '{"q": "Oslo"}', **fields})
+    given: dict[str, Any] = {"id": f"c{number}", "name": "look", "arguments": '{"q": "Oslo"}', **fields}
+    return ToolCall(**given)
 
 
 def result(number: int, text: str = "RESULTTEXT") -> Message:

@@ -308,8 +308,15 @@ class Section:
         if self.syntax.name_is_id:
             id_ = id_ or (written if name != written or ":" in name else None)
             stem, _, counter = name.rpartition(":")
-            name = stem if stem and counter.isdigit() else name
+            name = stem if stem and counter.isdigit() else self._from_rewritten(name)
         return self.emitter.call(self.emitter.declared(name), id_, id_follows=self.syntax.id_last)
+
+    def _from_rewritten(self, name: str) -> str:
+        """Returns the declared tool in an id whose punctuation a client replaced, which models copy from the
+        conversation: `functions_look_0`."""
+        prefix = re.sub(r"\W", "_", self.syntax.name_prefix)
+        found = re.fullmatch(rf"(?:{prefix})?(.+)_\d+", name)
+        return found[1] if found and not self._is_declared(name) and self._is_declared(found[1]) else name
 
     def schemas(self, name: str) -> Schemas:
         """Returns the schemas of a tool's parameters."""

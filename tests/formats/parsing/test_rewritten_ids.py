@@ -1,0 +1,30 @@
+"""Ids of the form name and counter, of which a client replaced the punctuation: models copy them."""
+
+import pytest
+from parsing_cases import families_where, run
+
+from engine.formats.families import builtin_families
+from engine.formats.parsing import Parser
+from engine.types.events import fold
+
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("look", "a_b")]
+
+
+@families_where(lambda format_: format_.tools and format_.tools.name_is_id)
+@pytest.mark.parametrize(
+    ("written", "meant", "error"),
+    [
+        ("functions_look_0", "look", None),
+        ("functions_a_b_12", "a_b", None),
+        ("look_3", "look", None),
+        ("functions.look:1", "look", None),
+        ("functions_nope_1", "functions_nope_1", "unknown_tool"),
+        ("a_b", "a_b", None),
+    ],
+)
+def test_a_declared_tool_is_found_in_a_rewritten_id(family: str, written: str, meant: str, error: str | None) -> None:
+    tools = builtin_families().get(family).format.tools
+    assert tools is not None
+    output = tools.section[0] + tools.call[0] + written + tools.name_end + "{}" + tools.call[1] + tools.section[1]
+    (call,) = fold(run(Parser(family, tools=TOOLS), [output])).tool_calls
+    assert (call.name, call.error) == (meant, error)
