@@ -18,7 +18,7 @@ from engine.support.errors import EngineError, RequestError
 from engine.tools import ToolLike, as_tools
 from engine.turns.options import TurnOptions, checked, prompt_options, sampling_params
 from engine.types.answer_formats import ResponseFormat
-from engine.types.completion import Completion, Usage
+from engine.types.completion import Completion
 from engine.types.conversation import check_last, conversation_of
 from engine.types.messages import Message, MessagesLike
 from engine.types.tools import Tool

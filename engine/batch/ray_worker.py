@@ -14,7 +14,7 @@ from engine.openai.streaming import without_effort
 from engine.support.errors import EngineError, RequestError
 from engine.tools import ToolLike
 from engine.turns.options import TurnOptions
-from engine.types.completion import Completion, Usage
+from engine.types.completion import Completion
 
 Json: TypeAlias = dict[str, Any]
 

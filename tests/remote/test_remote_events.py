@@ -70,8 +70,8 @@ def test_usage_comes_in_a_chunk_without_choices() -> None:
     assert (told.accepted_tokens, told.drafted_tokens) == (3, 4)
 
 
-def test_no_usage_is_none_and_null_usage_too() -> None:
-    assert fold(remote.events([{**item, "usage": None} for item in stream(HI)])).usage is None
+def test_no_usage_is_an_empty_one_and_null_usage_too() -> None:
+    assert not fold(remote.events([{**item, "usage": None} for item in stream(HI)])).usage
 
 
 @pytest.mark.parametrize("count", [math.inf, math.nan, -1, "5", True])
