@@ -41,6 +41,11 @@ def test_a_cut_answer_is_neither_complete_nor_right_and_digits_are_a_run_away(bo
     assert board.judged(task, said(board, "{" + " " * 30, ended="length"))["runaway"]
     assert not board.judged(task, said(board, '{"name": "and so on and so on', ended="length"))["runaway"]
     assert board.judged(task, said(board, '{"age": "34"}'))["valid"] is False
+    number = next(task for task in board.schema_tasks.TASKS if task.right == 3600)
+    cut = board.judged(number, said(board, "3600", ended="length"))
+    assert (cut["valid"], cut["right"]) == (False, False)
+    long = board.judged(number, said(board, "3" * 30))
+    assert (long["complete"], long["runaway"]) == (True, False)
 
 
 @pytest.mark.parametrize(
