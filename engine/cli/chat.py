@@ -224,7 +224,8 @@ class Chat:
         context = self._llm.n_ctx
         asked = sum(message.role == "user" for message in self.history)
         rows = [
-            ("model", f"{self._name or self._llm.family.title}"),
+            ("model", self._name or model_name(self._llm)),
+            ("format", self._llm.family.title),
             ("system", system or "none"),
             ("options", described(self._turn) or "the defaults of the model"),
             ("tools", ", ".join(tool.name for tool in self._tools) or "none"),
@@ -253,7 +254,7 @@ class Chat:
         given, and what loading it raises."""
         listed = f"the models are {', '.join(self._models)}" if self._models else "name several after `chat`"
         if not name:
-            self._screen.line(f"{self._name or self._llm.family.title} answers; {listed}.")
+            self._screen.line(f"{self._name or model_name(self._llm)} answers; {listed}.")
             return
         if name not in self._models:
             raise RequestError(f"There is no model {name!r} here; {did_you_mean(name, self._models, f'{listed}.')}")
@@ -370,6 +371,14 @@ class Chat:
         self.history = list(read(path).messages)
         asked = sum(message.role == "user" for message in self.history)
         self._screen.line(f"going on after {asked} question{'' if asked == 1 else 's'} of {path}", "dim")
+
+
+def model_name(llm: Engine) -> str:
+    """Returns the name of a model: the one in its file, otherwise the file's; its family's for one without a file."""
+    try:
+        return llm.info.name or llm.info.path.name
+    except RequestError:
+        return llm.family.title
 
 
 def _file_content(path: Path) -> Media | str:

@@ -16,7 +16,7 @@ from pydantic_core import to_json
 
 from engine.api.engine import Engine
 from engine.api.engines import Engines
-from engine.cli.chat import Chat
+from engine.cli.chat import Chat, model_name
 from engine.cli.confirm import can_ask
 from engine.cli.doctor import NAME_WIDTH, diagnose
 from engine.cli.named import BUILTIN
@@ -350,5 +350,4 @@ def _user(text: str, images: Iterable[Image] = ()) -> Message:
 
 def greeting(llm: Engine) -> str:
     """Returns the first line of a conversation at a prompt."""
-    name = llm.info.name or llm.info.path.name
-    return f"{name} ({llm.family.title}). Ctrl-C stops an answer, Ctrl-D ends, /help lists the commands."
+    return f"{model_name(llm)} ({llm.family.title}). Ctrl-C stops an answer, Ctrl-D ends, /help lists the commands."

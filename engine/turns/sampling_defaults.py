@@ -35,6 +35,10 @@ _OF_REPOSITORY = {
     "repetition_penalty": "repeat_penalty",
 }
 """Keys of a generation_config.json (transformers' GenerationConfig), and our names."""
+_CALLER, _ENGINE = "the caller", "Engine.load"
+_FILTERS = frozenset({"top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold"})
+_UNTOLD = frozenset({"logprobs", "max_tokens", "ignore_eos"})
+"""Numbers that say nothing of how a token is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +50,26 @@ class SamplingDefaults:
 
     def text(self) -> str:
         """Returns them for people: "temperature 0.6 (the file); top_k 40, min_p 0.05 (llama.cpp's default)"."""
-        groups: dict[str, list[str]] = {}
-        for name, value in self.values.items():
-            groups.setdefault(self.sources[name], []).append(f"{name} {value:g}")
-        return "; ".join(f"{', '.join(parts)} ({source})" for source, parts in groups.items())
+        return _grouped((name, value, self.sources[name]) for name, value in self.values.items())
+
+    def used(self, sampling: SamplingParams, options: Mapping[str, Any]) -> str:
+        """Returns the same of one turn: what its tokens are drawn with. `options`: those that its caller gave. Filters
+        are left out where nothing is filtered: at temperature 0, and with mirostat."""
+        unused = _FILTERS if sampling.temperature == 0 or sampling.mirostat else frozenset[str]()
+        stated = ((name, getattr(sampling, name)) for name in SamplingParams.model_fields)
+        return _grouped(
+            (name, value, _CALLER if options.get(name) is not None else self.sources.get(name, _ENGINE))
+            for name, value in stated
+            if name in sampling.model_fields_set - unused - _UNTOLD and isinstance(value, int | float)
+        )
+
+
+def _grouped(stated: Iterable[tuple[str, float, str]]) -> str:
+    """Returns names and values as a text, those with the same source together."""
+    groups: dict[str, list[str]] = {}
+    for name, value, source in stated:
+        groups.setdefault(source, []).append(f"{name} {value:.10g}")
+    return "; ".join(f"{', '.join(parts)} ({source})" for source, parts in groups.items())
 
 
 def sampling_defaults(

@@ -166,6 +166,7 @@ class Turns:
                 reasoning_close=self._close(),
                 dropped=fitted.dropped,
                 shortened=fitted.shortened,
+                sampled=self.sampling.used(sampling, options),
                 progress=options.get("progress"),
                 ended=remember,
                 claims=claims,
@@ -219,6 +220,7 @@ class Turns:
                     raw,
                     raw_parser,
                     sampling,
+                    sampled=self.sampling.used(sampling, options),
                     priority=options.get("priority", 0),
                     deadline=options.get("deadline"),
                     progress=options.get("progress"),
@@ -328,6 +330,7 @@ class Turns:
             output,
             self._service.tokens(prompt),
             constraint_of(demand, format_, prompt.prefix, self._cut, matcher),
+            self.sampling.used(sampling, options),
         )
 
     def _close(self) -> tuple[Piece, ...]:

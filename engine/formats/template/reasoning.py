@@ -47,6 +47,12 @@ def switch(reasoning: Reasoning | None, format_: Format, variables: Collection[s
     if gate is None or not _is_there(gate, variables):
         gate = next((usual for usual in _USUAL if usual.kwarg in variables), gate)
     known = gate is not None and _is_there(gate, variables)
+    if syntax.assumed and not known and position != "off":
+        raise RequestError(
+            f"reasoning={reasoning!r} is not possible here: the chat template shows no reasoning, and no switch for "
+            f"it. Leave the option out; text between {syntax.open.strip()} and {syntax.close.strip()} is separated all "
+            "the same."
+        )
     chosen = _turned(gate, position) if gate is not None and known else None
     if gate is not None and chosen is not None:
         if not _is_inert(gate, position, chosen, renders):
