@@ -21,8 +21,9 @@ from engine.cli.prompt import reader
 from engine.cli.screen import Screen
 from engine.cli.sessions import read, write
 from engine.cli.settings import NAMES, changed, described
-from engine.cli.standard import complain
+from engine.cli.standard import complain, loading
 from engine.cli.tool_files import watched
+from engine.cli.wording import spoken
 from engine.support import paths
 from engine.support.display import figures
 from engine.support.errors import EngineError, RequestError, did_you_mean
@@ -110,7 +111,7 @@ class Chat:
             except EngineError as error:
                 if not self._interactive:
                     raise
-                self._screen.prose(f"{error}", "red")
+                self._screen.prose(spoken(str(error), chat=True), "red")
 
     def _lines(self, greeting: Callable[[], str]) -> Iterator[str]:
         """Yields the user's texts: typed at a prompt, or the lines of a pipe."""
@@ -258,7 +259,8 @@ class Chat:
             return
         if name not in self._models:
             raise RequestError(f"There is no model {name!r} here; {did_you_mean(name, self._models, f'{listed}.')}")
-        _ = self._models[name].template  # loads it, and raises if it cannot chat
+        with loading(name):
+            _ = self._models[name].template  # loads it, and raises if it cannot chat
         self._llm, self._name = self._models[name], name
         self._note(f"{name} answers from now on")
 

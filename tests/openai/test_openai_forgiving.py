@@ -105,7 +105,7 @@ def test_an_effort_is_on_where_a_model_has_only_on_and_off(builtin_model_path: P
             client.responses.create(model="m", input="Hi.", reasoning={"effort": "high"}, max_output_tokens=4)
         raw = client.chat.completions.with_raw_response.create(**ASKED, reasoning_effort="none", max_tokens=4)
         assert "x-note" not in raw.headers
-        with pytest.raises(RequestError, match="knows only the positions"):
+        with pytest.raises(RequestError, match="knows only reasoning="):
             llm.chat("Hi.", reasoning="low")
 
 

@@ -128,6 +128,8 @@ def _named(gate: Gate) -> str:
 
 def _offers(gate: Gate | None) -> str:
     if gate is None:
-        return "the chat template has no switch for it. Pass reasoning=True, False or None."
-    offered = [text for position, text in _NAMES.items() if getattr(gate, position) is not None]
-    return f"the chat template knows only the positions {', '.join(offered)} ({_named(gate)}). Pass one of these."
+        return (
+            "the chat template has no switch for it. Leave the option out, or pass reasoning=True or reasoning=False."
+        )
+    offered = [f"reasoning={text}" for position, text in _NAMES.items() if getattr(gate, position) is not None]
+    return f"the chat template knows only {', '.join(offered)} ({_named(gate)}). Pass one of these."
