@@ -34,6 +34,7 @@ _GROUPS = {
     "stop=": "stop_strings stop_words stop_sequences",
     "stop_tokens=": "stop_token_ids eos_token_id",
     "logit_bias=": "bad_words_ids",
+    "min_tokens=": "min_new_tokens",
     "temperature=0": "do_sample greedy",
     "reasoning=": "reasoning_effort enable_thinking think thinking",
     "reasoning_budget=": "thinking_budget thinking_budget_tokens budget_tokens",
@@ -87,7 +88,7 @@ _SENTENCES = {
     "this is not there yet: a model runs on the devices of one machine": "rpc_servers rpc",
     "llama.cpp does not sample like that; see the options of SamplingParams":
         "num_beams beam_width use_beam_search tfs_z penalize_nl penalize_newline penalty_alpha no_repeat_ngram_size "
-        "guidance_scale min_new_tokens min_tokens early_stopping length_penalty dynatemp_range",
+        "guidance_scale early_stopping length_penalty dynatemp_range",
 }  # fmt: skip
 FOREIGN = MappingProxyType(
     {

@@ -37,7 +37,7 @@ _OF_REPOSITORY = {
 """Keys of a generation_config.json (transformers' GenerationConfig), and our names."""
 _CALLER, _ENGINE = "the caller", "Engine.load"
 _FILTERS = frozenset({"top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold"})
-_UNTOLD = frozenset({"logprobs", "max_tokens", "ignore_eos"})
+_UNTOLD = frozenset({"logprobs", "max_tokens", "min_tokens", "ignore_eos"})
 """Numbers that say nothing of how a token is drawn."""
 
 
