@@ -167,8 +167,7 @@ class LlamaBackend:
         self._options = options
         self._cells = cells
         self._info = info
-        self._window = window
-        self._projector = projector
+        self._window, self._projector = window, projector
         self._ends = UnitEnds()
         self._cell_bytes = 24 if lib.llama_model_rope_type(model.handle) in _SECTIONED else 12
         self._copying = False  # whether llama.cpp has deferred a copy between buffers
@@ -204,9 +203,8 @@ class LlamaBackend:
         self._views: dict[int, NDArray[np.float32]] = {}
         self._vectors: LlamaVectors | None = None
         if vectors is not None:
-            rows = info.n_batch
             self._vectors = LlamaVectors(
-                lib, context, vectors, causal=causal, n_batch=rows, abort=self._abort, threads=self._threads
+                lib, context, vectors, causal=causal, n_batch=info.n_batch, abort=self._abort, threads=self._threads
             )
 
     @property

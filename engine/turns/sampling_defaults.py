@@ -37,6 +37,7 @@ _OF_REPOSITORY = {
 """Keys of a generation_config.json (transformers' GenerationConfig), and our names."""
 _CALLER, _ENGINE = "the caller", "Engine.load"
 _FILTERS = frozenset({"top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold"})
+_NONE = frozenset[str]()
 _UNTOLD = frozenset({"logprobs", "max_tokens", "min_tokens", "ignore_eos"})
 """Numbers that say nothing of how a token is drawn."""
 
@@ -55,13 +56,14 @@ class SamplingDefaults:
     def used(self, sampling: SamplingParams, options: Mapping[str, Any]) -> str:
         """Returns the same of one turn: what its tokens are drawn with. `options`: those that its caller gave. Filters
         are left out where nothing is filtered: at temperature 0, and with mirostat."""
-        unused = _FILTERS if sampling.temperature == 0 or sampling.mirostat else frozenset[str]()
-        stated = ((name, getattr(sampling, name)) for name in SamplingParams.model_fields)
-        return _grouped(
-            (name, value, _CALLER if options.get(name) is not None else self.sources.get(name, _ENGINE))
-            for name, value in stated
-            if name in sampling.model_fields_set - unused - _UNTOLD and isinstance(value, int | float)
-        )
+        unused = _FILTERS if sampling.temperature == 0 or sampling.mirostat else _NONE
+        told: list[tuple[str, float, str]] = []
+        for name in SamplingParams.model_fields:
+            value: object = getattr(sampling, name) if name in sampling.model_fields_set else None
+            if isinstance(value, int | float) and name not in unused and name not in _UNTOLD:
+                by_caller = options.get(name) is not None
+                told.append((name, value, _CALLER if by_caller else self.sources.get(name, _ENGINE)))
+        return _grouped(told)
 
 
 def _grouped(stated: Iterable[tuple[str, float, str]]) -> str:
@@ -69,7 +71,7 @@ def _grouped(stated: Iterable[tuple[str, float, str]]) -> str:
     groups: dict[str, list[str]] = {}
     for name, value, source in stated:
         groups.setdefault(source, []).append(f"{name} {value:.10g}")
-    return "; ".join(f"{', '.join(parts)} ({source})" for source, parts in groups.items())
+    return "; ".join([f"{', '.join(parts)} ({source})" for source, parts in groups.items()])
 
 
 def sampling_defaults(
