@@ -52,8 +52,8 @@ def test_no_turn_ends_before_its_least_tokens(llm: Engine, least: int, temperatu
 def test_under_a_constraint_the_grammar_decides_where_an_answer_ends(llm: Engine) -> None:
     form: Any = Choice(["yes", "no"])
     assert llm.chat("Is it?", response_format=form, min_tokens=50, temperature=0).parsed in ("yes", "no")
-    letters: Any = Regex("[a-z ]{0,300}")
-    free = llm.chat("Is it?", response_format=letters, temperature=0).content
+    letters = Regex("[a-z ]{0,300}")
+    free: str = llm.chat("Is it?", response_format=letters, temperature=0).content
     assert len(free) < 300, "the model ends it"
     assert llm.chat("Is it?", response_format=letters, min_tokens=200, temperature=0).content == free
     assert llm.chat("Is it?", response_format=form, bad_words=["yes"], temperature=0).parsed == "no"
