@@ -1,6 +1,6 @@
 """`min_tokens` and `bad_words`, and several raw prompts or texts in one call, on the built-in model."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,8 @@ def test_several_raw_prompts_are_the_same_as_one_by_one(llm: Engine) -> None:
     hot: Any = {"temperature": 4, "top_k": 0, "top_p": 1, "min_p": 0, "max_tokens": 6}
     twice = llm.complete(prompts, n=2, **hot)
     assert len(twice) == 6
-    seeds = [llm.complete("one two", seed=5 + number, **hot).content for number in range(2)]
+    once: Callable[..., Any] = llm.complete
+    seeds = [once("one two", seed=5 + number, **hot).content for number in range(2)]
     assert [each.content for each in twice[:2]] == seeds
     assert seeds[0] != seeds[1]
     assert len(llm.complete("one", n=3, max_tokens=2)) == 3
