@@ -16,6 +16,8 @@ from engine.types.messages import Message, MessagesLike
 
 Row: TypeAlias = "MessagesLike | tuple[MessagesLike, Mapping[str, Any]]"
 """A conversation, or a conversation and its own options."""
+Prompts: TypeAlias = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]]
+"""A raw prompt, as a text or as tokens, or a list of them."""
 OnError: TypeAlias = Literal["raise", "return"]
 Start: TypeAlias = Callable[[MessagesLike, Mapping[str, Any]], Stream]
 """Starts a turn of a conversation with these options, which override the common ones."""
@@ -137,6 +139,14 @@ async def agenerate(start: Start, rows: Sequence[Row], room: int, on_error: OnEr
     check_rows(rows, on_error)
     async with aclosing(agenerate_iter(start, rows, room, on_error)) as answers:
         return Answers(answer for _, answer in sorted([pair async for pair in answers], key=_NUMBER))
+
+
+def several(prompt: Prompts, n: int | None) -> list[Any] | None:
+    """Returns raw prompts as rows, each `n` times with the number of its answer; None for one prompt and one answer."""
+    listed = not isinstance(prompt, str) and len(prompt) > 0 and not isinstance(prompt[0], int)
+    if n is None and not listed:
+        return None
+    return [(each, {"choice": number}) for each in (prompt if listed else [prompt]) for number in range(n or 1)]
 
 
 def check_rows(rows: Sequence[Row], on_error: object) -> None:

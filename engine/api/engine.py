@@ -39,6 +39,7 @@ from engine.turns.options import (
     FreeRawOptions,
     FreeTurnOptions,
     LoadOptions,
+    RawOptions,
     RerankOptions,
     ScoreOptions,
     TurnOptions,
@@ -47,7 +48,7 @@ from engine.turns.options import (
     settings,
 )
 from engine.turns.sampling_defaults import SamplingDefaults
-from engine.turns.scoring import Classification, Score, Scorer, TextOrTokens, classification
+from engine.turns.scoring import Classification, Score, Scorer, TextOrTokens, classifications, list_of_texts
 from engine.turns.turns import Turns
 from engine.types.answer_formats import Answer, ResponseFormatLike
 from engine.types.completion import Completion
@@ -356,16 +357,44 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         raises."""
         return self._service.restore(path)
 
+    @overload
     def complete(
         self,
         prompt: str | Sequence[int],
         *,
+        n: None = None,
         response_format: ResponseFormatLike[Answer] = None,
         **options: Unpack[FreeRawOptions],
-    ) -> Completion[Answer]:
-        """Returns the continuation of a text or of tokens, without a chat template. Raises what `stream_complete`
-        raises."""
-        return self.stream_complete(prompt, response_format=response_format, **options).result()
+    ) -> Completion[Answer]: ...
+    @overload
+    def complete(
+        self,
+        prompt: list[str] | tuple[str, ...] | list[list[int]],
+        *,
+        n: None = None,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeRawOptions],
+    ) -> list[Completion[Answer]]: ...
+    @overload
+    def complete(
+        self,
+        prompt: batch_generate.Prompts,
+        *,
+        n: int,
+        response_format: ResponseFormatLike[Answer] = None,
+        **options: Unpack[FreeRawOptions],
+    ) -> list[Completion[Answer]]: ...
+    def complete(
+        self, prompt: Any, *, n: int | None = None, **options: Unpack[RawOptions]
+    ) -> Completion[Any] | list[Any]:
+        """Returns the continuation of a text or of tokens, without a chat template; of a list of them a list, computed
+        together. `n` answers to each prompt are a list, those of one prompt in a row; with a seed, each has its own.
+        Raises what `stream_complete` raises."""
+        _ = checked({"n": 1 if n is None else n, "offline": False}, ChoicesArguments)
+        several = batch_generate.several(prompt, n)
+        if several is None:
+            return self._turns.start_raw(prompt, options).result()
+        return batch_generate.generate(self._turns.raw_starter(options), several, self._service.room, "raise")
 
     def stream_complete(
         self,
@@ -410,19 +439,14 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
 
         return Starting(off_loop(start, Stream.cancel))
 
-    async def acomplete(
-        self,
-        prompt: str | Sequence[int],
-        *,
-        response_format: ResponseFormatLike[Answer] = None,
-        **options: Unpack[FreeRawOptions],
-    ) -> Completion[Answer]:
+    async def acomplete(self, prompt: Any, *, n: int | None = None, **options: Unpack[RawOptions]) -> Any:
         """`complete` for an event loop; cancelling the task stops it."""
-
-        def start() -> Stream[Answer]:
-            return self.stream_complete(prompt, response_format=response_format, **options)
-
-        return await (await off_loop(start, Stream.cancel))
+        _ = checked({"n": 1 if n is None else n, "offline": False}, ChoicesArguments)
+        several = batch_generate.several(prompt, n)
+        if several is None:
+            return await (await off_loop(lambda: self._turns.start_raw(prompt, options), Stream.cancel))
+        start = self._turns.raw_starter(options)
+        return await batch_generate.agenerate(start, several, self._service.room, "raise")
 
     async def arun(
         self,
@@ -667,31 +691,65 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         """`score` for an event loop."""
         return await off_loop(lambda: self.score(prompt, continuations, **options), bool)
 
+    @overload
     def classify(
         self,
         messages: MessagesLike,
         labels: Sequence[str],
         tools: Sequence[ToolLike] | None = None,
         **options: Unpack[TurnOptions],
-    ) -> Classification:
-        """Returns which of these labels the model would answer, with their probabilities among one another; nothing is
-        generated, and there is no reasoning. Ask for one of the labels in the messages; of two of which one begins the
-        other, the shorter wins. Raises what `score` and `stream` raise."""
-        tokens, media = self._turns.answer_prefix(messages, tools, options)
-        pairs = self.scorer.labels(tokens, labels)
-        return classification(
-            labels, self.scorer.scores(pairs, options.get("adapters"), media, options.get("cache_salt"))
-        )
+    ) -> Classification: ...
+    @overload
+    def classify(
+        self,
+        messages: list[str] | tuple[str, ...],
+        labels: Sequence[str],
+        tools: Sequence[ToolLike] | None = None,
+        **options: Unpack[TurnOptions],
+    ) -> list[Classification]: ...
+    def classify(
+        self,
+        messages: Any,
+        labels: Sequence[str],
+        tools: Sequence[ToolLike] | None = None,
+        **options: Unpack[TurnOptions],
+    ) -> Classification | list[Classification]:
+        """Returns which of these labels the model would answer, with their probabilities among one another; of a list
+        of texts a list, computed together. Nothing is generated, and there is no reasoning. Ask for one of the labels
+        in the messages; of two of which one begins the other, the shorter wins. Raises what `score` and `stream`
+        raise."""
+        texts = list_of_texts(messages)
+        asked: Sequence[Any] = [messages] if texts is None else texts
+        found = [self._turns.answer_prefix(each, tools, options) for each in asked]
+        pairs = [pair for tokens, _ in found for pair in self.scorer.labels(tokens, labels)]
+        media = () if texts is not None else found[0].media
+        scores = self.scorer.scores(pairs, options.get("adapters"), media, options.get("cache_salt"))
+        several = classifications(labels, scores)
+        return several[0] if texts is None else several
 
+    @overload
     async def aclassify(
         self,
         messages: MessagesLike,
         labels: Sequence[str],
         tools: Sequence[ToolLike] | None = None,
         **options: Unpack[TurnOptions],
-    ) -> Classification:
+    ) -> Classification: ...
+    @overload
+    async def aclassify(
+        self,
+        messages: list[str] | tuple[str, ...],
+        labels: Sequence[str],
+        tools: Sequence[ToolLike] | None = None,
+        **options: Unpack[TurnOptions],
+    ) -> list[Classification]: ...
+    async def aclassify(
+        self, messages: Any, labels: Sequence[str], tools: Sequence[ToolLike] | None = None, **options: Any
+    ) -> Any:
         """`classify` for an event loop."""
-        return await off_loop(lambda: self.classify(messages, labels, tools, **options), bool)
+
+        classify: Callable[..., Any] = self.classify
+        return await off_loop(lambda: classify(messages, labels, tools, **options), bool)
 
     def render(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]

@@ -197,7 +197,8 @@ class TurnConstraint:
 class Explanation:
     """What was understood. `complete`: `prompt` names the author of every piece; otherwise the template inspects
     callers' text, and some of that counts as its own. `output` and `completion` are set if an output was given.
-    `tokens` is empty without a vocabulary. `constraint` is set if the options ask for one."""
+    `tokens` is empty without a vocabulary. `constraint` is set if the options ask for one. `sampling`: what the
+    answer's tokens are drawn with, and who said so."""
 
     family: str
     title: str
@@ -211,6 +212,7 @@ class Explanation:
     output: tuple[Classified, ...] | None = None
     completion: Completion | None = None
     constraint: TurnConstraint | None = None
+    sampling: str = ""
 
     def text(self) -> str:
         """Returns the report in lines, without control codes."""
@@ -249,6 +251,7 @@ def explain_turn(template: ChatTemplate, asked: ExplainInput, vocab: Vocab | Non
         output=output,
         completion=completion,
         constraint=_constraint(asked.constraint, state) if asked.constraint else None,
+        sampling=asked.sampling,
     )
 
 
@@ -385,6 +388,7 @@ def _html(found: Explanation) -> str:
         ("family", f"{found.family} ({found.title}): {found.reason}"),
         ("tokens", f"{len(found.tokens):,}"),
         ("the parser begins in", f"{found.state.where}, because {found.state.reason}"),
+        ("sampling", found.sampling),
     ]
     said = [(f"{piece.author}{' (guarded)' if piece.guarded else ''}", piece.text) for piece in found.prompt]
     output = [(piece.kind, piece.text) for piece in found.output or ()]
@@ -415,6 +419,7 @@ def _told(found: Explanation) -> Iterator[str]:
     yield from _segments(found.state.seed)
     if found.state.undecided:
         yield f"  {'undecided yet':<17} {found.state.undecided!r}"
+    yield from ("", f"sampling: {found.sampling}")
     if found.constraint is not None:
         yield ""
         yield from found.constraint.lines()

@@ -13,13 +13,22 @@ from typing import Any, NoReturn, cast
 from engine.cli.batch import add_batch, batch
 from engine.cli.bench import add_bench, bench
 from engine.cli.check import add_check, check
-from engine.cli.exit_codes import BROKEN_PIPE, DONE, EXIT_CODES, FAILED, INTERRUPTED
+from engine.cli.exit_codes import BROKEN_PIPE, DONE, EXIT_CODES, FAILED
 from engine.cli.families import add_families, families
 from engine.cli.models import add_models, models
 from engine.cli.named import add_model_option
 from engine.cli.sessions import add_sessions, sessions
-from engine.cli.standard import OutputError, complain, complain_of_a_bug, give_up_output, output, standard_streams
+from engine.cli.standard import (
+    OutputError,
+    complain,
+    complain_of_a_bug,
+    give_up_output,
+    is_piped,
+    output,
+    standard_streams,
+)
 from engine.cli.vectors import add_embed, add_rerank, embed, rerank
+from engine.cli.wording import spoken
 from engine.support.errors import EngineError, FamilyError, did_you_mean
 
 _EXAMPLES = """examples:
@@ -29,6 +38,7 @@ _EXAMPLES = """examples:
   llama-engine models fit owner/repo   which quantisations fit into memory
   llama-engine run -m model.gguf -p "Summarise:" --file notes.txt
   git diff | llama-engine run model.gguf "Write a commit message."
+  echo "Say hi" | llama-engine run smollm2
   llama-engine batch rows.jsonl -o answers.jsonl -m model.gguf
   llama-engine embed model.gguf --file texts.txt -o vectors.npy
   llama-engine COMMAND --help          the options of a command
@@ -88,12 +98,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return code
         except EngineError as error:
             lines = str(error).splitlines() if isinstance(error, FamilyError) else [str(error)]  # one mistake per line
-            complain("\n".join(" ".join(line.split()) for line in lines))
+            complain("\n".join(" ".join(spoken(line).split()) for line in lines))
             return FAILED
-        except KeyboardInterrupt:
-            if sys.stderr.isatty():
-                sys.stderr.write("\n")  # the terminal has echoed ^C
-            return INTERRUPTED
         except BrokenPipeError:
             give_up_output()
             return BROKEN_PIPE
@@ -150,7 +156,7 @@ def parser() -> argparse.ArgumentParser:
     _add_showing(chat)
 
     run = commands.add_parser("run", help="answer one prompt")
-    run.set_defaults(places=("model?", "prompt"), asks=True)
+    run.set_defaults(places=("model?", "prompt?"), asks=True)
     _add_loading(run)
     _add_asking(run)
     _add_sampling(run)
@@ -300,7 +306,8 @@ class Parser(argparse.ArgumentParser):
     def _put_in_places(self, options: argparse.Namespace) -> None:
         """Assign the arguments without an option, now that it is known whether options name the model and the prompt.
 
-        `places` names them in order; a model that may be left out has a question mark, the last may take several.
+        `places` names them in order; a model, or a prompt that comes from a pipe or a file, may be left out and has a
+        question mark, the last may take several.
         """
         places: Sequence[str] = getattr(options, "places", ())
         values = [value for place in places for value in _listed(getattr(options, place.strip("?*")))]
@@ -308,14 +315,17 @@ class Parser(argparse.ArgumentParser):
             if (given := getattr(options, f"{name}_option", None)) is not None:
                 setattr(options, name, given)
                 places = [place for place in places if place.strip("?") != name]
-        if places and places[0].endswith("?") and len(values) < len(places):
+        if places and places[0] == "model?" and len(values) < len(places):
             options.model, places = None, places[1:]
         for place in places:
             if place.endswith("*"):
                 setattr(options, place[:-1], values)
                 return
+            if not values and place.endswith("?") and (options.file or is_piped()):
+                setattr(options, place.strip("?"), None)
+                return
             if not values:
-                self.error(f"the following arguments are required: {place.upper()}")
+                self.error(f"the following arguments are required: {place.strip('?').upper()}")
             setattr(options, place.strip("?"), values.pop(0))
         if values:
             self.error(f"unrecognized arguments: {' '.join(values)}")
@@ -362,7 +372,7 @@ def _add_names(command: argparse.ArgumentParser, group: Any, *, several: bool) -
             "-m", "--model", metavar="MODEL", dest="models_option", action="append", default=[], help=option
         )
         return
-    where = "a GGUF file, or a model on the Hugging Face Hub: owner/repo:Q4_K_M"
+    where = "a GGUF file, a model on the Hugging Face Hub (owner/repo:Q4_K_M), or a short name (qwen3-4b)"
     command.add_argument(
         "model", metavar="MODEL", nargs="?", help=f"{where}; builtin is the tiny one that comes with llama-engine"
     )
@@ -422,6 +432,9 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True, severa
 def _add_asking(command: argparse.ArgumentParser) -> None:
     command.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to ask; - reads it from standard input")
     command.add_argument("-p", "--prompt", metavar="PROMPT", dest="prompt_option", help="the same")
+    command.add_argument(
+        "--raw", action="store_true", help="continue the text as it is, without a chat template, as base models do"
+    )
     command.add_argument("--json", action="store_true", help="print the events, one JSON object a line")
     command.add_argument(
         "--schema", metavar="FILE", help="a JSON Schema, or MODULE:NAME, a type, that the answer must fit"

@@ -21,8 +21,9 @@ from engine.cli.prompt import reader
 from engine.cli.screen import Screen
 from engine.cli.sessions import read, write
 from engine.cli.settings import NAMES, changed, described
-from engine.cli.standard import complain
+from engine.cli.standard import complain, loading
 from engine.cli.tool_files import watched
+from engine.cli.wording import spoken
 from engine.support import paths
 from engine.support.display import figures
 from engine.support.errors import EngineError, RequestError, did_you_mean
@@ -110,7 +111,7 @@ class Chat:
             except EngineError as error:
                 if not self._interactive:
                     raise
-                self._screen.prose(f"{error}", "red")
+                self._screen.prose(spoken(str(error), chat=True), "red")
 
     def _lines(self, greeting: Callable[[], str]) -> Iterator[str]:
         """Yields the user's texts: typed at a prompt, or the lines of a pipe."""
@@ -224,7 +225,8 @@ class Chat:
         context = self._llm.n_ctx
         asked = sum(message.role == "user" for message in self.history)
         rows = [
-            ("model", f"{self._name or self._llm.family.title}"),
+            ("model", self._name or model_name(self._llm)),
+            ("format", self._llm.family.title),
             ("system", system or "none"),
             ("options", described(self._turn) or "the defaults of the model"),
             ("tools", ", ".join(tool.name for tool in self._tools) or "none"),
@@ -253,11 +255,12 @@ class Chat:
         given, and what loading it raises."""
         listed = f"the models are {', '.join(self._models)}" if self._models else "name several after `chat`"
         if not name:
-            self._screen.line(f"{self._name or self._llm.family.title} answers; {listed}.")
+            self._screen.line(f"{self._name or model_name(self._llm)} answers; {listed}.")
             return
         if name not in self._models:
             raise RequestError(f"There is no model {name!r} here; {did_you_mean(name, self._models, f'{listed}.')}")
-        _ = self._models[name].template  # loads it, and raises if it cannot chat
+        with loading(name):
+            _ = self._models[name].template  # loads it, and raises if it cannot chat
         self._llm, self._name = self._models[name], name
         self._note(f"{name} answers from now on")
 
@@ -370,6 +373,14 @@ class Chat:
         self.history = list(read(path).messages)
         asked = sum(message.role == "user" for message in self.history)
         self._screen.line(f"going on after {asked} question{'' if asked == 1 else 's'} of {path}", "dim")
+
+
+def model_name(llm: Engine) -> str:
+    """Returns the name of a model: the one in its file, otherwise the file's; its family's for one without a file."""
+    try:
+        return llm.info.name or llm.info.path.name
+    except RequestError:
+        return llm.family.title
 
 
 def _file_content(path: Path) -> Media | str:

@@ -3,11 +3,9 @@
 import argparse
 import contextlib
 import json
-import os
 import re
-import stat
 import sys
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Unpack, cast
@@ -16,23 +14,27 @@ from pydantic_core import to_json
 
 from engine.api.engine import Engine
 from engine.api.engines import Engines
-from engine.cli.chat import Chat
+from engine.cli.chat import Chat, model_name
 from engine.cli.confirm import can_ask
 from engine.cli.doctor import NAME_WIDTH, diagnose
+from engine.cli.file_facts import FileFacts, file_facts
 from engine.cli.named import BUILTIN
 from engine.cli.screen import Screen, json_line
 from engine.cli.sessions import last, read, session
 from engine.cli.settings import REASONING
-from engine.cli.standard import complain
+from engine.cli.standard import complain, is_piped, loading
 from engine.cli.tool_files import mcp_servers, named_type, tools_of
+from engine.cli.wording import spoken
 from engine.formats.families import Families, builtin_families
 from engine.runtime.cache.state_store import StateStore
+from engine.runtime.stream.stream import Stream
 from engine.support import paths
 from engine.support._data import builtin_model
 from engine.support.display import figures, visible_json
-from engine.support.errors import RequestError
+from engine.support.errors import ContextOverflowError, EngineError, MissingTemplateError, ModelLoadError, RequestError
+from engine.support.packaged import PACKAGED
 from engine.tools import Toolbox
-from engine.turns.options import LoadOptions, TurnOptions
+from engine.turns.options import LoadOptions, RawOptions, TurnOptions
 from engine.types.answer_formats import JsonSchema
 from engine.types.events import ContentDelta
 from engine.types.media import Image
@@ -40,6 +42,13 @@ from engine.types.messages import Message
 from engine.types.sampling import Reasoning
 
 _STATES = 4 << 30
+_TRANSCRIPT = (
+    "{% for m in messages %}{{ m.role | capitalize }}: {{ m.content | trim }}\n{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+"""How a base model is asked in a chat; it would write the next question, too."""
+_NEXT_QUESTION = "\nUser:"
+_BASE = "A base model, which continues a transcript here; `llama-engine run --raw` continues any text.\n"
 QUESTION = "What is 127 times 46?"
 _CUT_OFF = (
     "the answer was cut off inside its reasoning; allow more tokens (--max-tokens, --ctx), or less reasoning "
@@ -73,22 +82,9 @@ def demo(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Answer one prompt. Piped, only the answer is printed; on a terminal the reasoning too."""
-    if options.model is None and _names_a_model(options.prompt):
-        raise RequestError(
-            f"{options.prompt} is in the place of the prompt; add one: "
-            f'llama-engine run {options.prompt} "What is the capital of France?"'
-        )
-    screen = Screen(sys.stdout, markdown=not (options.plain or options.json or options.schema))
-    turn = turn_options(options)
-    if options.schema is not None:
-        schema = schema_of(options.schema)
-        turn["response_format"] = JsonSchema(schema) if isinstance(schema, Mapping | bool) else schema
-    question = _user(_prompt(options.prompt, options.file), map(Image, options.image))
-    with (
-        load(options) as llm,
-        llm.stream([*_system(options), question], **turn) as stream,
-        contextlib.closing(screen),
-    ):
+    text = _asked(options)
+    screen = Screen(sys.stdout, markdown=not (options.plain or options.json or options.schema or options.raw))
+    with load(options) as llm, _answer(llm, options, text) as stream, contextlib.closing(screen):
         for event in stream:
             if options.json:
                 screen.line(json_line(event))
@@ -106,31 +102,67 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _asked(options: argparse.Namespace) -> str:
+    """Returns the whole prompt: the text, then each file, then the input from a pipe or a redirected file. An only
+    argument that names a model is the model, where the prompt comes from elsewhere."""
+    text: str | None = options.prompt
+    files: list[str] = options.file
+    piped = "" if "-" in (text, *files) else (piped_text() or "")
+    piped = piped.removesuffix("\n") if options.raw else piped.strip()
+    if options.model is None and text is not None and _names_a_model(text):
+        if not (piped or files):
+            raise RequestError(
+                f"{text} is in the place of the prompt; add one: "
+                f'llama-engine run {text} "What is the capital of France?"'
+            )
+        options.model, text = text, None
+    if text is None and not (piped or files):
+        raise RequestError("There is no prompt, and nothing came from the pipe; write one: -p PROMPT.")
+    given = [] if text is None else [read_text("-") if text == "-" else text]
+    return "\n\n".join([*given, *map(read_text, files), *([piped] if piped else [])])
+
+
+def _answer(llm: Engine, options: argparse.Namespace, text: str) -> Stream[Any]:
+    """Start the answer to a prompt, or with --raw its continuation. Raises RequestError for options that --raw cannot
+    honour."""
+    turn = turn_options(options)
+    if options.schema is not None:
+        schema = schema_of(options.schema)
+        turn["response_format"] = JsonSchema(schema) if isinstance(schema, Mapping | bool) else schema
+    if not options.raw:
+        return llm.stream([*_system(options), _user(text, map(Image, options.image))], **turn)
+    for name in ("system", "reasoning", "image"):
+        if getattr(options, name):
+            raise RequestError(f"--raw continues the text as it is, so --{name} says nothing; leave one of them out.")
+    raw: RawOptions = {name: value for name, value in turn.items() if name != "reasoning"}  # pyright: ignore[reportAssignmentType]
+    return llm.stream_complete(text, **raw)
+
+
 def _names_a_model(text: str) -> bool:
-    """Whether a text is no prompt but a model: a file, or one on the Hub with a quantisation. Raises ModelLoadError for
-    a name of another program."""
-    if text.endswith(".gguf") or len(text.split()) != 1 or not {":", "/"} & set(text):
+    """Whether a text is no prompt but a model: a file, a short name, or one on the Hub with a quantisation. Raises
+    ModelLoadError for a name of another program."""
+    if text.endswith(".gguf") or len(text.split()) != 1:
         return text.endswith(".gguf")
+    if text == BUILTIN or text in PACKAGED or _is_gguf(text):
+        return True
     from engine.hub.names import parse  # imports huggingface_hub
 
     name = parse(text)
     return name is not None and bool(name.quantization or "gguf" in text.lower())
 
 
-def _prompt(text: str, files: Sequence[str]) -> str:
-    """Returns the whole prompt: the text, then each file, then the input from a pipe or a redirected file."""
-    piped = "" if "-" in (text, *files) else (piped_text() or "").strip()
-    parts = [read_text("-") if text == "-" else text, *map(read_text, files), *([piped] if piped else [])]
-    return "\n\n".join(parts)
+def _is_gguf(text: str) -> bool:
+    """Whether a text is the path of a GGUF file."""
+    try:
+        with Path(text).expanduser().open("rb") as file:
+            return file.read(4) == b"GGUF"
+    except (OSError, ValueError, RuntimeError):  # no file, no path, no home directory
+        return False
 
 
 def piped_text() -> str | None:
     """Returns standard input if it is a pipe or a file; None if it is a terminal, a device or a closed descriptor."""
-    try:
-        mode = os.fstat(sys.stdin.fileno()).st_mode
-    except (OSError, ValueError, AttributeError):
-        return None
-    return read_text("-") if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) else None
+    return read_text("-") if is_piped() else None
 
 
 def schema_of(path: str) -> Mapping[str, Any] | bool | type:
@@ -156,7 +188,8 @@ def chat(options: argparse.Namespace) -> int:
     own = () if options.tools is None else tools_of(options.tools)
     toolbox = Toolbox([*own, *(server for each in options.mcp for server in mcp_servers(each))])
     with _kept(options) as file, _models(options) as (llm, others), toolbox:
-        _ = llm.template  # a model that cannot chat says so before anything is typed
+        with loading(", ".join(others)) if others else contextlib.nullcontext():
+            _ = llm.template  # a model that cannot chat says so before anything is typed
         talk = Chat(
             screen,
             llm,
@@ -169,7 +202,7 @@ def chat(options: argparse.Namespace) -> int:
             models=others,
             commands=options.commands,
         )
-        talk.run(lambda: greeting(llm))
+        talk.run(lambda: (_BASE if hasattr(options, "stop") else "") + greeting(llm))
     return 0
 
 
@@ -194,7 +227,7 @@ def _models(options: argparse.Namespace) -> Generator[tuple[Engine, Mapping[str,
     named: list[str] = options.models
     if len(named) < 2:
         options.model = named[0] if named else None
-        with load(options) as llm:
+        with _chatting(options) as llm:
             yield llm, {}
         return
     short = [Path(each).stem if each.endswith(".gguf") else each for each in named]
@@ -205,6 +238,18 @@ def _models(options: argparse.Namespace) -> Generator[tuple[Engine, Mapping[str,
         yield engines[names[0]], engines
 
 
+def _chatting(options: argparse.Namespace) -> Engine:
+    """Load the model of a chat. A base model, which has no chat template, continues a transcript."""
+    llm = load(options)
+    try:
+        _ = llm.template
+    except MissingTemplateError:
+        llm.close()
+        options.chat_template, options.stop = _TRANSCRIPT, _NEXT_QUESTION
+        return load(options)
+    return llm
+
+
 def _lasting(model: str) -> str:
     """Returns a model's name as it is found from any folder."""
     path = Path(model).expanduser()
@@ -212,9 +257,12 @@ def _lasting(model: str) -> str:
 
 
 def inspect(options: argparse.Namespace) -> int:
-    """Show what the engine understood of a model."""
-    with load(options) as llm:
-        found = llm.inspect()
+    """Show what the engine understood of a model; of any other GGUF, what its header says and why it is not loaded."""
+    try:
+        with load(options) as llm:
+            found = llm.inspect()
+    except (ModelLoadError, ContextOverflowError) as error:
+        found = _header_facts(options, error)
     screen = Screen(sys.stdout)
     if options.json:
         screen.line(visible_json(to_json(asdict(found)).decode()))
@@ -223,6 +271,18 @@ def inspect(options: argparse.Namespace) -> int:
     column = re.match(r".*?\s{2,}", text)  # where the values begin
     screen.prose(text, hang=column.end() if column else 0)
     return 0
+
+
+def _header_facts(options: argparse.Namespace, error: EngineError) -> FileFacts:
+    """Returns what the header of a file says that cannot be loaded. Raises the error if it is no GGUF that is here."""
+    model: str | None = options.model
+    path = None if model is None or model == BUILTIN else Path(model).expanduser()
+    if path is None or not paths.is_file(path):
+        raise error
+    try:
+        return file_facts(path, spoken(str(error)))
+    except ModelLoadError:
+        raise error from None
 
 
 def explain(options: argparse.Namespace) -> int:
@@ -284,8 +344,9 @@ def load(options: argparse.Namespace, **more: Unpack[LoadOptions]) -> Engine:
         from engine.cli.suggestions import chosen  # imports huggingface_hub
 
         model = options.model = chosen()
-    loading: dict[str, Any] = {**_loading(options), **more}
-    return Engine.load(None if model == BUILTIN else model, **loading)
+    given: dict[str, Any] = {**_loading(options), **more}
+    with loading(model or BUILTIN):
+        return Engine.load(None if model == BUILTIN else model, **given)
 
 
 def _loading(options: argparse.Namespace) -> dict[str, Any]:
@@ -328,6 +389,8 @@ def _family(named: str | None) -> str | Families | None:
 def turn_options(options: argparse.Namespace) -> TurnOptions:
     """Returns the options of a turn."""
     used: TurnOptions = {"adapters": list(_adapters(options))} if options.adapter else {}
+    if stop := getattr(options, "stop", ""):
+        used["stop"] = stop
     return {
         "temperature": options.temperature,
         "max_tokens": options.max_tokens,
@@ -350,5 +413,5 @@ def _user(text: str, images: Iterable[Image] = ()) -> Message:
 
 def greeting(llm: Engine) -> str:
     """Returns the first line of a conversation at a prompt."""
-    name = llm.info.name or llm.info.path.name
-    return f"{name} ({llm.family.title}). Ctrl-C stops an answer, Ctrl-D ends, /help lists the commands."
+    title = f"{model_name(llm)} ({llm.family.title})"
+    return f"{title}. Ctrl-C stops an answer, Ctrl-D ends, /help lists the commands."

@@ -1,15 +1,16 @@
 """`llama-engine models suggest | fit | list | download | remove`: which models to use, which fit into memory, and those
-on this disk."""
+on this disk, in the Hub's cache or in packages."""
 
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.support.errors import ModelLoadError, RequestError
+from engine.support.packaged import PACKAGED, Packaged, packaged
 
 if TYPE_CHECKING:
     from engine.cli.quantisations import Fit
@@ -37,7 +38,7 @@ def add_models(commands: Any) -> None:
     suggest.add_argument("--ctx", metavar="N", type=int, default=8192, help="tokens of one conversation (default 8192)")
     suggest.add_argument("--json", action="store_true", help="print it as one JSON object")
     fit = actions.add_parser("fit", help="which quantisations fit into memory, before any download")
-    fit.add_argument("name", metavar="NAME", help="owner/repo, owner/repo:Q4_K_M, or a GGUF file")
+    fit.add_argument("name", metavar="NAME", help="owner/repo, owner/repo:Q4_K_M, a short name, or a GGUF file")
     fit.add_argument("--revision", metavar="REV", help="a branch, tag or commit")
     fit.add_argument("--ctx", metavar="N", type=int, help="tokens of one conversation; by default 8192 at most")
     fit.add_argument("--sequences", metavar="N", type=int, default=1, help="conversations at once; by default 1")
@@ -47,11 +48,11 @@ def add_models(commands: Any) -> None:
         help="count this projector (mmproj-....gguf), too; auto: the one of the repository or folder",
     )
     fit.add_argument("--json", action="store_true", help="print it as one JSON object")
-    shown = actions.add_parser("list", help="the models in the Hugging Face Hub's cache, and in folders")
+    shown = actions.add_parser("list", help="the models in the Hugging Face Hub's cache, in packages and in folders")
     shown.add_argument("folders", metavar="FOLDER", nargs="*", help="a folder whose GGUF files are listed, too")
     shown.add_argument("--json", action="store_true", help="print it as one JSON array")
     get = actions.add_parser("download", help="download a model into the Hub's cache and print its path")
-    get.add_argument("name", metavar="NAME", help="owner/repo:Q4_K_M, owner/repo or owner/repo/file.gguf")
+    get.add_argument("name", metavar="NAME", help="owner/repo:Q4_K_M, owner/repo, owner/repo/file.gguf or a short name")
     get.add_argument("--revision", metavar="REV", help="a branch, tag or commit")
     remove = actions.add_parser("remove", help="delete models from the Hub's cache")
     remove.add_argument("names", metavar="NAME", nargs="+", help="as in the list; owner/repo is the whole repository")
@@ -134,6 +135,7 @@ def _list(options: argparse.Namespace) -> int:
     from engine.hub import api, cache
 
     rows = [_row_of(model) for model in cache.models()]
+    rows += [_Row(name, model.size, _by_header(str(path)), str(path)) for name, model, path in _in_packages()]
     for folder in options.folders:
         rows += _in_folder(Path(folder).expanduser())
     screen = Screen(sys.stdout)
@@ -144,6 +146,13 @@ def _list(options: argparse.Namespace) -> int:
     else:
         screen.line(f"There are no models in {api.cache_directory()}.")
     return 0
+
+
+def _in_packages() -> Iterator[tuple[str, Packaged, Path]]:
+    """Yields the models that installed packages bring, by name, and their files."""
+    for name, model in PACKAGED.items():
+        if (path := model.path) is not None:
+            yield name, model, path
 
 
 def _row_of(model: "CachedModel") -> _Row:
@@ -176,10 +185,14 @@ def _download(options: argparse.Namespace) -> int:
     from engine.cli.screen import Screen
     from engine.llama.plan.machine import available_memory
 
+    screen = Screen(sys.stdout)
+    if (here := packaged(options.name)) is not None:
+        screen.line(str(here))
+        return 0
     name = hub.named(options.name, options.revision)
     if name is None:
         raise RequestError(f"{options.name} is a path, not a model on the Hugging Face Hub.")
-    Screen(sys.stdout).line(str(hub.fetch(name, memory=available_memory)))
+    screen.line(str(hub.fetch(name, memory=available_memory)))
     return 0
 
 
@@ -189,6 +202,9 @@ def _remove(options: argparse.Namespace) -> int:
     from engine.cli.screen import Screen
     from engine.hub import cache
 
+    if known := [PACKAGED[each] for each in options.names if each in PACKAGED]:
+        package = known[0].package
+        raise RequestError(f"{known[0].extra} is a part of the package {package}; pip uninstall {package} removes it.")
     names = [(each, hub.named(each)) for each in options.names]
     if paths := [each for each, name in names if name is None]:
         raise RequestError(

@@ -1,14 +1,12 @@
 """Reads what a user types at a prompt: lines with editing and history, pastes of many lines as one text.
 
-The only importer of prompt_toolkit; imported late, as that takes a moment. Without it, or if input or output is not a
-terminal that it can use, Python's own `input` reads single lines.
+The only importer of prompt_toolkit; imported late, as that takes a moment. If input or output is not a terminal that it
+can use, Python's own `input` reads single lines.
 """
 
-import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 _PROMPT = "> "
 
@@ -17,10 +15,7 @@ def reader(said: Sequence[str], commands: Sequence[str]) -> Callable[[], str]:
     """Returns a function that reads the next input. `said`: earlier inputs, which the up arrow finds; Tab completes the
     first words of `commands`. The function raises KeyboardInterrupt on Ctrl-C, EOFError on Ctrl-D."""
     if sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        with suppress(ImportError):
-            return _edited(said, sorted({command.split()[0] for command in commands}))
-    with suppress(ImportError):  # gives `input` editing and history, if the platform has it
-        importlib.import_module("readline")
+        return _edited(said, sorted({command.split()[0] for command in commands}))
     return lambda: input(_PROMPT)
 
 

@@ -19,6 +19,7 @@ from engine.llama.params import position_limit
 from engine.llama.plan.plan import MODEST_CONTEXT, Machine, longest, plan
 from engine.runtime.loop.config import ContextOptions, MediaOptions, ModelOptions
 from engine.support.errors import ModelLoadError, RequestError
+from engine.support.packaged import packaged
 from engine.turns.options import AUTO
 
 if TYPE_CHECKING:
@@ -147,11 +148,12 @@ def _models(model: str, revision: str | None) -> Iterator[_Model]:
     from engine import hub  # imports huggingface_hub, which other commands do not need
     from engine.hub.variants import base_of, spelling
 
-    name = None if Path(model).expanduser().exists() else hub.named(model, revision)
+    here = None if Path(model).expanduser().exists() else packaged(model)
+    name = None if here or Path(model).expanduser().exists() else hub.named(model, revision)
     if name is None:
         if revision is not None:
             raise RequestError(f"revision={revision!r} is for models on the Hub, but {model} is a path; leave it out.")
-        yield _Model(read_gguf(model), model, None)
+        yield _Model(read_gguf(here or model), model, None)
         return
     found = hub.find(name)
     file = read_gguf(found.path) if found.is_here else _remote(found)

@@ -4,15 +4,21 @@ instead of sending them, closed streams are filled, and a failure of standard ou
 
 import io
 import os
+import stat
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
+from engine.cli.wording import spoken
 from engine.support.errors import EngineWarning
 from engine.support.screens import VisibleStream
+
+_PATIENCE = 0.5
+"""Seconds after which a person wonders whether anything happens."""
 
 
 @contextmanager
@@ -36,6 +42,28 @@ def standard_streams() -> Generator[None]:
 def complain(text: str) -> None:
     """Write a message to standard error."""
     sys.stderr.write(f"llama-engine: {text}\n")
+
+
+def is_piped() -> bool:
+    """Whether standard input is a pipe or a file; not if it is a terminal, a device or a closed descriptor."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError, AttributeError):
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+@contextmanager
+def loading(name: str) -> Generator[None]:
+    """Say on a terminal what is loaded, if it takes longer than half a second."""
+    timer = threading.Timer(_PATIENCE, lambda: sys.stderr.write(f"loading {name} ...\n"))
+    timer.daemon = True
+    if sys.stderr.isatty():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def complain_of_a_bug() -> None:
@@ -75,4 +103,4 @@ def _fill() -> None:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    complain(f"warning: {message}")
+    complain(f"warning: {spoken(str(message))}")

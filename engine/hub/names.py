@@ -1,12 +1,17 @@
 """The names that a caller may write for a model on the Hugging Face Hub, and what they mean."""
 
 import re
+import tomllib
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from engine.support.errors import ModelLoadError
+from engine.support import _data
+from engine.support.errors import ModelLoadError, did_you_mean
+from engine.support.packaged import PACKAGED
 
 HUB_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
 SPELLINGS = '"owner/repo:Q4_K_M", "owner/repo" or "owner/repo/file.gguf"'
@@ -17,6 +22,7 @@ _NAME = re.compile(
         (?: : (?P<quantization> [^/:]* ) | / (?P<path> .* ) )?""",
     re.VERBOSE | re.ASCII,
 )
+_SHORT = re.compile(r"[a-z][\w.-]*(?::(?P<quantization>[\w-]+))?", re.ASCII)
 _OLLAMA = re.compile(r"[a-z][\w.-]+:[\w.-]+", re.ASCII)
 _SCHEME = re.compile(r"(?P<scheme>\w+)://(?P<rest>.*)", re.ASCII)
 # First parts of an address or an hf:// name that are not an owner, and what each is for.
@@ -52,10 +58,33 @@ class Name:
         return f"{self.repo}{f'@{self.revision}' if self.revision else ''}{end}"
 
 
+@cache
+def short_names() -> Mapping[str, str]:
+    """Returns what the short names of the suggested models stand for (`[[suggested]]` in models.toml)."""
+    tables = tomllib.loads(_data.models_toml().read_text(encoding="utf-8"))["suggested"]
+    return {table["name"]: table["model"] for table in tables}
+
+
+def _short(text: str) -> Name | None:
+    """Returns the model that a short name stands for, in another quantisation if one follows; None for other texts."""
+    if (found := _SHORT.fullmatch(text)) is None or (model := short_names().get(text.partition(":")[0])) is None:
+        return None
+    name = parse(model)
+    assert name is not None, "models.toml names models on the Hub"
+    return replace(name, quantization=found["quantization"] or name.quantization)
+
+
+def near_names(text: str) -> str:
+    """Returns a question that names the models whose short names are like a text; "" if none is."""
+    is_short = _SHORT.fullmatch(text) is not None and not text.lower().endswith(".gguf")
+    return did_you_mean(text, (*short_names(), *PACKAGED), "") if is_short else ""
+
+
 def parse(text: str, hosts: AbstractSet[str] = HUB_HOSTS) -> Name | None:
     """Returns the name of a model on the Hub; None for a text that can only be the path of a file.
 
-    `owner/repo.gguf` is a path (`hf://owner/repo.gguf` is not). `hosts`: the host names of the Hub. Raises
+    `owner/repo.gguf` is a path (`hf://owner/repo.gguf` is not). The short name of a suggested model is one of the Hub,
+    `name:Q8_0` in another quantisation. `hosts`: the host names of the Hub. Raises
     ModelLoadError for an address that is not a model's, with the right spelling.
     """
     if scheme := _SCHEME.fullmatch(text):
@@ -65,10 +94,13 @@ def parse(text: str, hosts: AbstractSet[str] = HUB_HOSTS) -> Name | None:
     host, _, rest = text.partition("/")
     if host in hosts:  # hf.co/owner/repo, as other programs spell it
         return _address(f"https://{text}", hosts) if _is_view(rest) else _in_hub(rest, text)
+    if (short := _short(text)) is not None:
+        return short
     if _OLLAMA.fullmatch(text) and not text.lower().endswith(".gguf") and not Path(text).exists():
+        near = did_you_mean(text.replace(":", "-"), short_names(), "`llama-engine models suggest` names some.")
         raise ModelLoadError(
-            f"{text} looks like a tag of Ollama, whose names are not known here. Write a model on the Hugging Face Hub "
-            f"as {SPELLINGS}, or the path of a GGUF file."
+            f"{text} looks like a tag of Ollama, whose names are not known here; {near} Write a model on the Hugging "
+            f"Face Hub as {SPELLINGS}, or the path of a GGUF file."
         )
     found = _NAME.fullmatch(text)
     if found is None or (found["path"] is None and found["quantization"] is None and text.lower().endswith(".gguf")):

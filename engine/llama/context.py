@@ -6,7 +6,6 @@ A single thread calls it; only `abort` may be called from another.
 
 import ctypes
 import hashlib
-import logging
 import struct
 import weakref
 from collections.abc import Sequence
@@ -33,7 +32,7 @@ from engine.llama.pooling import LlamaVectors, pool
 from engine.llama.projector import LlamaProjector
 from engine.llama.sampling import DrySamplers, LlamaSampler
 from engine.llama.state import check_state
-from engine.llama.thread_rule import ThreadRule
+from engine.llama.thread_rule import ContextThreads
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.adapters.adapters import Scales
 from engine.runtime.cache.state_file import Origin
@@ -69,7 +68,6 @@ def check_rows(rows: Sequence[Row], columns: Sequence[Column], n_outputs: int, n
         )
 
 
-_log = logging.getLogger("engine.llama")
 _CACHED_VIEWS = 1024
 _WHOLE, _PARTIAL = 0, 1  # LLAMA_STATE_SEQ_FLAGS_NONE and _PARTIAL_ONLY (llama.h)
 _SECTIONED = (8, 40)  # LLAMA_ROPE_TYPE_MROPE and _IMROPE (llama.h)
@@ -141,14 +139,6 @@ class UnitEnds:
         self._ends[sequence] = ends
 
 
-def thread_rule(options: ContextOptions, params: Any) -> ThreadRule | None:
-    """Returns the rule by which a context's threads follow the machine; None if the caller chose their number, or there
-    is but one."""
-    threads = int(params.n_threads), int(params.n_threads_batch)
-    is_chosen = options.n_threads is not None or options.n_threads_batch is not None
-    return None if is_chosen or max(threads) == 1 else ThreadRule(threads)
-
-
 class LlamaBackend:
     """A context over one model, which it keeps alive; made by `Model.backend`.
 
@@ -177,8 +167,7 @@ class LlamaBackend:
         self._options = options
         self._cells = cells
         self._info = info
-        self._window = window
-        self._projector = projector
+        self._window, self._projector = window, projector
         self._ends = UnitEnds()
         self._cell_bytes = 24 if lib.llama_model_rope_type(model.handle) in _SECTIONED else 12
         self._copying = False  # whether llama.cpp has deferred a copy between buffers
@@ -210,12 +199,13 @@ class LlamaBackend:
         self._samplers: weakref.WeakSet[LlamaSampler] = weakref.WeakSet()
         self._attached: dict[int, LlamaSampler] = {}
         self._batch = LlamaBatch(lib, info.n_batch)
-        self._threads = thread_rule(options, params)
+        self._threads = ContextThreads(lib, context, options, params)
         self._views: dict[int, NDArray[np.float32]] = {}
         self._vectors: LlamaVectors | None = None
         if vectors is not None:
-            rows = info.n_batch
-            self._vectors = LlamaVectors(lib, context, vectors, causal=causal, n_batch=rows, abort=self._abort)
+            self._vectors = LlamaVectors(
+                lib, context, vectors, causal=causal, n_batch=info.n_batch, abort=self._abort, threads=self._threads
+            )
 
     @property
     def vocab(self) -> LlamaVocab:
@@ -232,6 +222,11 @@ class LlamaBackend:
     @property
     def cells(self) -> Cells:
         return self._cells
+
+    @property
+    def threads(self) -> tuple[int, int]:
+        """The threads that decode now: for a token, for a batch."""
+        return self._threads.now
 
     @property
     def handle(self) -> int:
@@ -256,17 +251,12 @@ class LlamaBackend:
             raise DecodeError(
                 f"{len(rows)} rows were given, but one batch takes {info.n_batch}; split them.", "invalid"
             )
-        if self._threads is not None and self._threads.changed():
-            self._use_threads(context, *self._threads.threads)
         columns = tuple(zip(*rows, strict=True))
         check_rows(rows, columns, info.n_outputs, info.n_sequences, self._vocab.size)
         self._compute(context, self._batch.fill(*columns), len(rows))
 
-    def _use_threads(self, context: int, one: int, many: int) -> None:
-        _log.info("decoding with %d threads (batches: %d): as many as others leave processors", one, many)
-        self._lib.llama_set_n_threads(context, one, many)
-
     def _compute(self, context: int, batch: Any, rows: int) -> None:
+        self._threads.follow()
         forget_errors()
         code = int(self._lib.llama_decode(context, batch))
         self._abort[0] = b"\x00"

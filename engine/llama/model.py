@@ -26,6 +26,7 @@ from engine.llama.plan.machine import anonymous_memory, batch_threads, return_fr
 from engine.llama.plan.plan import Machine, check_weights, plan, this_machine
 from engine.llama.pooling import LlamaVectors, pool, vector_info, vector_options
 from engine.llama.projector import LlamaProjector
+from engine.llama.thread_rule import ContextThreads
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.loop.backend import ContextInfo
 from engine.runtime.loop.config import ContextOptions, ModelOptions
@@ -285,7 +286,10 @@ class Model:
 
         free = freeing(self, lib.llama_free, context)
         rows = min(made.context.n_batch, made.cells.total)
-        return LlamaVectors(lib, context, info, causal=file.is_causal, n_batch=rows, abort=abort, free=free)
+        threads = ContextThreads(lib, context, made.context, params)
+        return LlamaVectors(
+            lib, context, info, causal=file.is_causal, n_batch=rows, abort=abort, threads=threads, free=free
+        )
 
     def close(self) -> None:
         """Free the contexts, then the weights, and give their memory back to the system. Can be called more than

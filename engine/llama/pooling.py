@@ -8,6 +8,7 @@ from typing import Any
 from engine.llama.batch import LlamaBatch
 from engine.llama.gguf.gguf import GgufFile
 from engine.llama.lib import decode_error, forget_errors
+from engine.llama.thread_rule import ContextThreads
 from engine.runtime.loop.backend import ContextInfo
 from engine.runtime.loop.config import ContextOptions
 from engine.runtime.stream.embed_queue import VectorInfo
@@ -78,12 +79,12 @@ def pool(params: Any, info: VectorInfo) -> Any:
 class LlamaVectors:
     """Makes vectors in a context with the parameters that `pool` returned. `causal`: each token sees only those before
     it; if only the last one counts, nothing else has to be an output. `abort`: the buffer that stops a decode of this
-    context (see `context_params`). `free` frees the context, if that is not
+    context (see `context_params`). `threads`: those of the context. `free` frees the context, if that is not
     another's."""
 
     def __init__(
         self, lib: Any, context: int, info: VectorInfo, *, causal: bool, n_batch: int,
-        abort: "ctypes.Array[ctypes.c_char]", free: Callable[[], object] = int,
+        abort: "ctypes.Array[ctypes.c_char]", threads: ContextThreads, free: Callable[[], object] = int,
     ) -> None:  # fmt: skip
         self._lib = lib
         self._context: int | None = context
@@ -93,6 +94,7 @@ class LlamaVectors:
         self._batch = LlamaBatch(lib, n_batch)
         self._n_batch = n_batch
         self._abort = abort
+        self._threads = threads
         self._free = free
 
     @property
@@ -141,6 +143,7 @@ class LlamaVectors:
             return
         tokens, positions, sequences = zip(*rows, strict=True)
         batch = self._batch.fill(tokens, positions, sequences, (int(outputs),) * len(rows))
+        self._threads.follow()
         forget_errors()
         run = self._lib.llama_decode if self._memory else self._lib.llama_encode  # an encoder keeps no memory
         if code := int(run(self._context, batch)):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args, overload
 
 from engine.llama.candidates import Candidates, allowed_tokens, best, everything, first_filter, is_dense, no_numbers
+from engine.llama.forbidden import Forbidden
 from engine.llama.lib import brief, library
 from engine.llama.vocab import LlamaVocab
 from engine.support.errors import DecodeError, EngineError, RequestError
@@ -59,6 +60,8 @@ def device_links(params: SamplingParams) -> Links | None:
     """Returns the chain that draws on the model's device; None if these parameters need the logits themselves, or
     samplers that llama.cpp has only for the CPU."""
     if params.logits_processors or params.logit_bias or params.logprobs is not None or params.mirostat:
+        return None
+    if params.min_tokens or params.bad_words:
         return None
     names = _names(params)
     if params.temperature == 0:
@@ -179,6 +182,7 @@ class LlamaSampler:
         self._tokens = list(tokens) if self._processors else []
         self._seen = _Tokens(self._tokens)
         self._bias = _bias(params, vocab)
+        self._forbidden = Forbidden(params, vocab) if params.min_tokens or params.bad_words else None
         self._size = vocab.size
         steps = plan(params, vocab.size)
         self._candidates = Candidates(first_filter(steps.first, params)) if steps.first is not None else None
@@ -201,10 +205,15 @@ class LlamaSampler:
     def accept(self, token: int) -> None:
         """Accept a token that became part of the sequence without being drawn by this sampler."""
         self._check_open()
-        if self._processors:
-            self._tokens.append(token)
+        self._note(token)
         if self._chain is not None:
             self._accept(self._chain, token)
+
+    def _note(self, token: int) -> None:
+        if self._processors:
+            self._tokens.append(token)
+        if self._forbidden is not None:
+            self._forbidden.accept(token)
 
     def draw(self, context: int, row: int, logits: "NDArray[np.float32]", mask: "Mask | None" = None) -> int:
         """Draw from a row's logits and accept the token. The logits are unchanged afterwards. `mask`: only tokens whose
@@ -222,6 +231,10 @@ class LlamaSampler:
                 logits[tokens] += amounts
             for processor in self._processors:
                 _process(processor, self._seen, logits)
+            if self._forbidden is not None:
+                tokens = self._forbidden.tokens(ends=mask is None)
+                undo.append((tokens, logits[tokens]))
+                logits[tokens] = -float("inf")
             if mask is None:
                 token = self._pick(context, row, logits)
             else:
@@ -229,8 +242,7 @@ class LlamaSampler:
         finally:
             for tokens, before in reversed(undo):
                 logits[tokens] = before
-        if self._processors:
-            self._tokens.append(token)
+        self._note(token)
         return token
 
     def lend(self) -> Any:
@@ -316,7 +328,8 @@ class LlamaSampler:
 
 def _nothing_allowed() -> RequestError:
     return RequestError(
-        "A logit_bias or a logits processor forbids every token that the constraint allows; leave one of them out."
+        "A logit_bias, bad_words or a logits processor forbids every token that the constraint allows; leave one of "
+        "them out."
     )
 
 

@@ -5,12 +5,17 @@ beside one busy program may decode a tenth of what one thread does. No setting o
 an idle machine.
 """
 
+import logging
 import os
 import time
 from collections.abc import Callable
 from math import ceil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from engine.runtime.loop.config import ContextOptions
+
+_log = logging.getLogger("engine.llama")
 
 _LOOK = 0.25
 """Seconds between two looks, at least."""
@@ -91,3 +96,23 @@ class ThreadRule:
 
     def _limited(self, most: int) -> int:
         return max(1, min(most, self._free))
+
+
+class ContextThreads:
+    """The threads of one llama_context: as many as `params` say, or as the rule says where the caller chose none."""
+
+    def __init__(self, lib: Any, context: int, options: ContextOptions, params: Any) -> None:
+        self._lib = lib
+        self._context = context
+        self.now = int(params.n_threads), int(params.n_threads_batch)
+        """The threads that decode now: for a token, for a batch."""
+        is_chosen = options.n_threads is not None or options.n_threads_batch is not None
+        self.rule = None if is_chosen or max(self.now) == 1 else ThreadRule(self.now)
+
+    def follow(self) -> None:
+        """Follow the rule; to be called before each decode, in the thread that decodes."""
+        if self.rule is None or not self.rule.changed():
+            return
+        self.now = one, many = self.rule.threads
+        _log.info("decoding with %d threads (batches: %d): as many as others leave processors", one, many)
+        self._lib.llama_set_n_threads(self._context, one, many)

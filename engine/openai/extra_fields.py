@@ -126,7 +126,6 @@ _ROWS = (
     *_idle("log-probabilities are the model's, before any filter", "post_sampling_probs", neutral=(False,)),
     *_idle("use `overflow`", "n_keep", "n_discard", "truncate_prompt_tokens", neutral=(0, -1)),
     *_idle("there is no such filter", "dynatemp_range", "dynatemp_exponent", "min_keep", neutral=(0,)),
-    *_idle("an answer may end at any token", "min_tokens", neutral=(0,)),
     *_idle("answers are sampled, not searched for", "length_penalty", "early_stopping", neutral=(1.0,)),
     *_idle("answers are sampled, not searched for", "use_beam_search", neutral=(False,)),
     *_idle("calls are always read", "parse_tool_calls", neutral=(True,)),

@@ -33,8 +33,8 @@ _GROUPS = {
     "logprobs=": "n_probs top_logprobs logits_all",
     "stop=": "stop_strings stop_words stop_sequences",
     "stop_tokens=": "stop_token_ids eos_token_id",
-    "logit_bias={token: -100}, with the ids of llm.tokenize(...)": "bad_words_ids bad_words suppress_tokens "
-    "allowed_token_ids",
+    "logit_bias={token: -100}, with the ids of llm.tokenize(...)": "bad_words_ids suppress_tokens allowed_token_ids",
+    "min_tokens=": "min_new_tokens",
     "continue_final_message=True, with the beginning as the assistant's message": "prefill assistant_prefix partial",
     "temperature=0": "do_sample greedy",
     "reasoning=": "reasoning_effort enable_thinking think thinking",
@@ -103,7 +103,7 @@ _SENTENCES = {
     "this is not there yet: a model runs on the devices of one machine": "rpc_servers rpc",
     "llama.cpp does not sample like that; see the options of SamplingParams":
         "num_beams beam_width use_beam_search tfs_z penalize_nl penalize_newline penalty_alpha no_repeat_ngram_size "
-        "guidance_scale min_new_tokens min_tokens early_stopping length_penalty dynatemp_range",
+        "guidance_scale early_stopping length_penalty dynatemp_range",
 }  # fmt: skip
 _VALUES = {
     "stop": 'write a text, or a list of texts: stop=["\\n"]',

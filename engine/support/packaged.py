@@ -18,6 +18,11 @@ class Packaged(NamedTuple):
     about: str
 
     @property
+    def package(self) -> str:
+        """The package's name, as pip knows it."""
+        return self.module.replace("_", "-")
+
+    @property
     def path(self) -> Path | None:
         """Where the file is; None if the package is not installed."""
         spec = find_spec(self.module)

@@ -235,6 +235,7 @@ class ScriptedBackend:
         self.decodes = 0
         self.evaluated = 0
         self.batches: list[int] = []
+        self.threads = (0, 0)
         self.used = 0
         self.samplers: list[ScriptedSampler] = []
         self.prompts: list[str] = []

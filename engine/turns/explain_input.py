@@ -11,7 +11,8 @@ from engine.types.tools import Tool, ToolChoice
 
 @dataclass(frozen=True, slots=True)
 class ExplainInput:
-    """What to explain: a rendered conversation and, optionally, what the model wrote."""
+    """What to explain: a rendered conversation and, optionally, what the model wrote. `sampling`: what the
+    answer's tokens are drawn with, and who said so."""
 
     conversation: Sequence[Message]
     prompt: Prompt
@@ -21,3 +22,4 @@ class ExplainInput:
     output: str | Sequence[Piece] | None = None
     tokens: Sequence[int] = ()
     constraint: Constraint | None = None
+    sampling: str = ""

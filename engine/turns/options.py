@@ -191,6 +191,8 @@ class SamplingOptions(TypedDict, total=False):
     stop_tokens: Sequence[int]
     ignore_eos: bool
     max_tokens: int | None
+    min_tokens: int | None
+    bad_words: str | Sequence[str]
 
 
 class _CommonOptions(SamplingOptions, total=False):

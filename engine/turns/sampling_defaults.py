@@ -35,6 +35,11 @@ _OF_REPOSITORY = {
     "repetition_penalty": "repeat_penalty",
 }
 """Keys of a generation_config.json (transformers' GenerationConfig), and our names."""
+_CALLER, _ENGINE = "the caller", "Engine.load"
+_FILTERS = frozenset({"top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold"})
+_NONE = frozenset[str]()
+_UNTOLD = frozenset({"logprobs", "max_tokens", "min_tokens", "ignore_eos"})
+"""Numbers that say nothing of how a token is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +51,27 @@ class SamplingDefaults:
 
     def text(self) -> str:
         """Returns them for people: "temperature 0.6 (the file); top_k 40, min_p 0.05 (llama.cpp's default)"."""
-        groups: dict[str, list[str]] = {}
-        for name, value in self.values.items():
-            groups.setdefault(self.sources[name], []).append(f"{name} {value:g}")
-        return "; ".join(f"{', '.join(parts)} ({source})" for source, parts in groups.items())
+        return _grouped((name, value, self.sources[name]) for name, value in self.values.items())
+
+    def used(self, sampling: SamplingParams, options: Mapping[str, Any]) -> str:
+        """Returns the same of one turn: what its tokens are drawn with. `options`: those that its caller gave. Filters
+        are left out where nothing is filtered: at temperature 0, and with mirostat."""
+        unused = _FILTERS if sampling.temperature == 0 or sampling.mirostat else _NONE
+        told: list[tuple[str, float, str]] = []
+        for name in SamplingParams.model_fields:
+            value: object = getattr(sampling, name) if name in sampling.model_fields_set else None
+            if isinstance(value, int | float) and name not in unused and name not in _UNTOLD:
+                by_caller = options.get(name) is not None
+                told.append((name, value, _CALLER if by_caller else self.sources.get(name, _ENGINE)))
+        return _grouped(told)
+
+
+def _grouped(stated: Iterable[tuple[str, float, str]]) -> str:
+    """Returns names and values as a text, those with the same source together."""
+    groups: dict[str, list[str]] = {}
+    for name, value, source in stated:
+        groups.setdefault(source, []).append(f"{name} {value:.10g}")
+    return "; ".join([f"{', '.join(parts)} ({source})" for source, parts in groups.items()])
 
 
 def sampling_defaults(

@@ -213,6 +213,20 @@ def _score(stream: Stream) -> Score:
     return Score(sum(token.logprob for token in tokens), tokens, greedy)
 
 
+def list_of_texts(messages: object) -> list[str] | None:
+    """Returns the texts of a list of nothing else; None for one text, or messages."""
+    if not isinstance(messages, list | tuple) or not messages:
+        return None
+    listed = cast("Sequence[object]", messages)
+    return [each for each in listed if isinstance(each, str)] if all(isinstance(each, str) for each in listed) else None
+
+
+def classifications(labels: Sequence[str], scores: Sequence[Score]) -> list[Classification]:
+    """Returns the labels' probabilities for one text after another, each with a score for every label."""
+    size = len(labels)
+    return [classification(labels, scores[start : start + size]) for start in range(0, len(scores), size)]
+
+
 def classification(labels: Sequence[str], scores: Sequence[Score]) -> Classification:
     """Returns the labels' probabilities among one another."""
     most = max(score.logprob for score in scores)

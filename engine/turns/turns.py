@@ -166,6 +166,7 @@ class Turns:
                 reasoning_close=self._close(),
                 dropped=fitted.dropped,
                 shortened=fitted.shortened,
+                sampled=self.sampling.used(sampling, options),
                 progress=options.get("progress"),
                 ended=remember,
                 claims=claims,
@@ -210,10 +211,21 @@ class Turns:
             for message in conversation
         )
 
-    def start_raw(self, prompt: str | Sequence[int], options: RawOptions) -> Stream:
-        """Start a turn without a chat template. Raises what `Engine.stream_complete` raises."""
+    def raw_starter(self, options: RawOptions) -> Callable[..., Stream]:
+        """Returns a function that starts one of many turns without a chat template, which nobody reads as they come."""
+
+        def start(prompt: Any, own: Mapping[str, Any]) -> Stream:
+            return self.start_raw(prompt, options, own["choice"], offline=True)
+
+        return start
+
+    def start_raw(
+        self, prompt: str | Sequence[int], options: RawOptions, choice: int = 0, *, offline: bool = False
+    ) -> Stream:
+        """Start a turn without a chat template, the answer of this number to its prompt. Raises what
+        `Engine.stream_complete` raises."""
         self._service.check()
-        sampling = self._sampling(checked(options, RawOptions))
+        sampling = self._sampling(checked(options, RawOptions)).of_choice(choice)
         raw, tokens = self._raw_prompt(prompt, options)
         with finished_by(until(options.get("deadline"))):
             response = response_of(options.get("response_format"), matcher)
@@ -223,8 +235,10 @@ class Turns:
                     raw,
                     raw_parser,
                     sampling,
+                    sampled=self.sampling.used(sampling, options),
                     priority=options.get("priority", 0),
                     deadline=options.get("deadline"),
+                    offline=offline,
                     progress=options.get("progress"),
                     named=options.get("adapters"),
                     cache_salt=options.get("cache_salt"),
@@ -333,6 +347,7 @@ class Turns:
             output,
             self._service.tokens(prompt),
             constraint_of(demand, format_, prompt.prefix, self._cut, matcher),
+            self.sampling.used(sampling, options),
         )
 
     def _close(self) -> tuple[Piece, ...]:

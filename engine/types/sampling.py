@@ -62,7 +62,9 @@ class SamplingParams(Record):
     - `stop`: texts that end the turn when they occur in the content, which is cut before them. `stop_tokens`
       end it wherever they are drawn, and add no text.
     - `max_tokens`: the most tokens; None: up to the end of the context. `ignore_eos`: the model's end tokens do not end
-      the turn; the caller's stops still do.
+      the turn; the caller's stops still do. `min_tokens`: before as many, no end token and none of `stop_tokens` is
+      drawn, unless a constraint decides where the answer ends.
+    - `bad_words`: texts that are not written, also inside longer words; a constraint's own literals are.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -98,6 +100,8 @@ class SamplingParams(Record):
     stop_tokens: tuple[Annotated[int, Field(ge=0)], ...] = ()
     ignore_eos: bool = False
     max_tokens: int | None = Field(default=None, ge=1)
+    min_tokens: int | None = Field(default=None, ge=0)
+    bad_words: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(default=(), max_length=100)
 
     @field_validator("temperature")
     @classmethod
@@ -105,7 +109,7 @@ class SamplingParams(Record):
         """Treat a tiny temperature as 0, since dividing logits by it would overflow."""
         return 0.0 if value is not None and value < _COLD else value
 
-    @field_validator("stop", "dry_breakers", mode="before")
+    @field_validator("stop", "dry_breakers", "bad_words", mode="before")
     @classmethod
     def _one_text(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value

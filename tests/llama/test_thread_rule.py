@@ -1,15 +1,19 @@
 """engine.llama.thread_rule: fewer threads while others hold the processors, on simulated machines and on this one."""
 
 import time
+from itertools import chain, repeat
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from failing_calls import backend_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import Engine
-from engine.llama.thread_rule import ThreadRule, Use, processor_use
+from engine import ChatTemplate, Engine
+from engine.llama.thread_rule import ContextThreads, ThreadRule, Use, processor_use
+from engine.runtime.loop.config import ContextOptions
+from engine.testing import ScriptedBackend
 
 
 class Machine:
@@ -116,15 +120,75 @@ def test_what_this_process_computes_is_read_as_its_own() -> None:
 
 def test_a_callers_number_of_threads_stays(builtin_model_path: Path) -> None:
     with Engine.load(builtin_model_path, n_ctx=64, n_threads=2, preflight=False) as llm:
-        assert backend_of(llm)._threads is None
+        assert backend_of(llm)._threads.rule is None
+        assert (llm.metrics.n_threads, llm.metrics.n_threads_batch) == (0, 0), "nothing was decoded yet"
+        llm.chat("Hi", max_tokens=2)
+        assert (llm.metrics.n_threads, llm.metrics.n_threads_batch) == (2, 2)
 
 
 def test_the_context_takes_the_threads_of_the_rule(builtin_model_path: Path) -> None:
     machine = Machine(4)
     with Engine.load(builtin_model_path, n_ctx=64, n_threads=2, preflight=False) as llm:
         backend = backend_of(llm)
-        backend._threads = rule = rule_on(machine)
+        backend._threads.rule = rule = rule_on(machine)
         machine.now, machine.others = 1.0, 3.0
         llm.chat("Hi", max_tokens=2)
         assert rule.threads == (1, 1)
         assert backend._lib.llama_n_threads(backend.handle) == 1
+
+
+class Told:
+    """A library that notes the threads that it is told."""
+
+    def __init__(self) -> None:
+        self.threads: list[tuple[int, int]] = []
+
+    def llama_set_n_threads(self, _context: int, one: int, many: int) -> None:
+        self.threads.append((one, many))
+
+
+class Params(NamedTuple):
+    """The part of llama.cpp's parameters of a context that says its threads."""
+
+    n_threads: int = 2
+    n_threads_batch: int = 2
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_the_threads_that_decode_now_are_in_the_metrics(isolated: bool, builtin_model_path: Path) -> None:
+    with Engine.load(builtin_model_path, n_ctx=64, n_threads=1, n_threads_batch=3, isolated=isolated) as llm:
+        llm.chat("Hi", max_tokens=2)
+        assert (llm.metrics.n_threads, llm.metrics.n_threads_batch) == (1, 3)
+        assert "\nllama_engine_threads 1\n" in llm.metrics.prometheus()
+
+
+def test_a_change_of_threads_is_told_while_an_answer_is_written() -> None:
+    backend = ScriptedBackend(["a long answer"], before_decode=lambda _: setattr(backend, "threads", next(changes)))
+    changes = chain([(4, 8), (4, 8), (1, 1)], repeat((2, 2)))
+    with Engine(backend, ChatTemplate(None, family="qwen3")) as llm, llm.stream("Hi") as stream:
+        seen = [(llm.metrics.n_threads, llm.metrics.n_threads_batch) for _ in stream]
+    assert seen[0] in ((4, 8), (1, 1), (2, 2))
+    assert seen[-1] == (2, 2)
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_every_context_asks_the_rule_before_it_decodes(vectors: bool, builtin_model_path: Path) -> None:
+    with Engine.load(builtin_model_path, n_ctx=64, preflight=False) as llm:
+        backend = backend_of(llm)
+        threads = backend.vectors()._threads if vectors else backend._threads
+        asked: list[int] = []
+        threads.follow = lambda: asked.append(1)  # pyright: ignore[reportAttributeAccessIssue]
+        _ = llm.embed("Hi") if vectors else llm.chat("Hi", max_tokens=2)
+        assert asked
+
+
+def test_a_context_is_told_when_its_threads_change() -> None:
+    library, machine = Told(), Machine(2)
+    threads = ContextThreads(library, 1, ContextOptions(), Params())
+    assert threads.now == (2, 2)
+    threads.rule = rule_on(machine)
+    for _ in range(4):
+        threads.follow()
+        machine.decode(ThreadRule((2, 2), lambda: None), 1.0, seconds=1.0)
+    assert threads.now == (1, 1)
+    assert library.threads == [(1, 1)]

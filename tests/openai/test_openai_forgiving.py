@@ -85,7 +85,7 @@ def test_wrong_values_of_such_fields_are_refused_by_name() -> None:
 def test_every_other_field_is_ignored_with_a_note() -> None:
     client: Any = engine.openai.OpenAI(WrittenEngine([ContentDelta("So."), Finished("stop")]))
     idle = {row.name: "x" for row in SERVER_FIELDS.values() if not row.option}
-    assert {"cache_prompt", "id_slot", "timings_per_token", "min_tokens", "keep_alive"} <= idle.keys()
+    assert {"cache_prompt", "id_slot", "timings_per_token", "keep_alive"} <= idle.keys()
     with pytest.warns(EngineWarning, match="have no effect here: cache_prompt, "):
         raw = client.chat.completions.with_raw_response.create(**ASKED, extra_body=idle)
     assert raw.headers["x-ignored-fields"].split(", ") == list(idle)
@@ -105,7 +105,7 @@ def test_an_effort_is_on_where_a_model_has_only_on_and_off(builtin_model_path: P
             client.responses.create(model="m", input="Hi.", reasoning={"effort": "high"}, max_output_tokens=4)
         raw = client.chat.completions.with_raw_response.create(**ASKED, reasoning_effort="none", max_tokens=4)
         assert "x-note" not in raw.headers
-        with pytest.raises(RequestError, match="knows only the positions"):
+        with pytest.raises(RequestError, match="knows only reasoning="):
             llm.chat("Hi.", reasoning="low")
 
 

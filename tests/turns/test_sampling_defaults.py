@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,45 @@ def test_a_caller_wins_over_all() -> None:
     with Engine(ScriptedBackend(["a"]), ChatTemplate(None, family="qwen3"), sampling=defaults) as llm:
         own = llm._turns.check({"temperature": 0.9})[0]  # pyright: ignore[reportPrivateUsage]
     assert (own.temperature, own.top_k) == (0.9, 3)
+
+
+told = st.fixed_dictionaries(
+    {},
+    optional={
+        "temperature": st.one_of(st.none(), st.sampled_from([0.0, 0.25, 1.5])),
+        "top_k": st.one_of(st.none(), st.integers(0, 90)),
+        "repeat_penalty": st.sampled_from([1.0, 1.1]),
+        "mirostat": st.sampled_from([0, 2]),
+        "seed": st.one_of(st.none(), st.integers(0, 2**32 - 1)),
+        "max_tokens": st.just(4),
+    },
+)
+
+
+@given(told)
+def test_a_turn_tells_what_it_was_drawn_with_and_who_said_so(options: Any) -> None:
+    defaults = sampling_defaults({"temp": 0.6, "top_k": 9}, config(top_p=0.9))
+    with Engine(ScriptedBackend(["a"]), ChatTemplate(PLAIN), sampling=defaults, seed=3) as llm:
+        drawn = llm._turns.check(options)[0]  # pyright: ignore[reportPrivateUsage]
+        usage = llm.chat("Hi", **options).usage
+        assert usage is not None
+        assert llm.explain("Hi", **options).sampling == usage.sampling
+        assert usage.sampling in llm.explain("Hi", **options).text()
+    said = {
+        entry.split()[0]: (float(entry.split()[1]), source)
+        for values, source in re.findall(r"(?:^|; )(.+?) \(((?:[^()]|\([^()]*\))*)\)", usage.sampling)
+        for entry in values.split(", ")
+    }
+    filtered = drawn.temperature != 0 and not drawn.mirostat
+    assert set(said) == {
+        *{"temperature", "seed"},
+        *(("top_k", "top_p", "min_p") if filtered else ()),
+        *(name for name in ("repeat_penalty", "mirostat") if name in options),
+    }
+    for name, (value, source) in said.items():
+        assert value == getattr(drawn, name)
+        own = {**defaults.sources, "seed": "Engine.load"}
+        assert source == ("the caller" if options.get(name) is not None else own[name])
 
 
 def test_a_family_without_wishes_draws_as_llama_cpp_does() -> None:

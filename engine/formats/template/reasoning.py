@@ -47,6 +47,12 @@ def switch(reasoning: Reasoning | None, format_: Format, variables: Collection[s
     if gate is None or not _is_there(gate, variables):
         gate = next((usual for usual in _USUAL if usual.kwarg in variables), gate)
     known = gate is not None and _is_there(gate, variables)
+    if syntax.assumed and not known and position != "off":
+        raise RequestError(
+            f"reasoning={reasoning!r} is not possible here: the chat template shows no reasoning, and no switch for "
+            f"it. Leave the option out; text between {syntax.open.strip()} and {syntax.close.strip()} is separated all "
+            "the same."
+        )
     chosen = _turned(gate, position) if gate is not None and known else None
     if gate is not None and chosen is not None:
         if not _is_inert(gate, position, chosen, renders):
@@ -122,6 +128,8 @@ def _named(gate: Gate) -> str:
 
 def _offers(gate: Gate | None) -> str:
     if gate is None:
-        return "the chat template has no switch for it. Pass reasoning=True, False or None."
-    offered = [text for position, text in _NAMES.items() if getattr(gate, position) is not None]
-    return f"the chat template knows only the positions {', '.join(offered)} ({_named(gate)}). Pass one of these."
+        return (
+            "the chat template has no switch for it. Leave the option out, or pass reasoning=True or reasoning=False."
+        )
+    offered = [f"reasoning={text}" for position, text in _NAMES.items() if getattr(gate, position) is not None]
+    return f"the chat template knows only {', '.join(offered)} ({_named(gate)}). Pass one of these."

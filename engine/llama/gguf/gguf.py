@@ -278,6 +278,16 @@ def _sampling(header: Header) -> dict[str, float]:
     return {key.removeprefix(_SAMPLING): header.number(key, math.nan) for key in keys}
 
 
+def kind_of(header: Header) -> str:
+    """Returns what a file is, as its header states it, for people."""
+    architecture, parts = header.text("general.architecture"), header.integer("split.count", 1)
+    if known := _NOT_MODEL.get(header.text("general.type")) or _NOT_CHAT.get(architecture):
+        return known
+    if parts > 1:
+        return f"part {header.integer('split.no', 0) + 1} of {parts} of a model"
+    return "a model" if header.tensors else "a vocabulary only"
+
+
 def _check_model(file: Path, header: Header, tensors: int) -> None:
     kind, architecture = header.text("general.type"), header.text("general.architecture")
     if kind in _NOT_MODEL:

@@ -151,6 +151,11 @@ class Backend(Protocol):
     def info(self) -> ContextInfo: ...
 
     @property
+    def threads(self) -> tuple[int, int]:
+        """The threads that decode now: for a token, for a batch; 0 where that says nothing."""
+        ...
+
+    @property
     def origin(self) -> Origin:
         """The model and settings that saved states belong to. May be read from any thread."""
         ...

@@ -212,6 +212,7 @@ class Loop:
             if not self._decode(batch):
                 break
             self._advance(batch)
+        self._replies.threads = self._backend.threads
         if not self._vectors.jobs:
             return
         rows = self._scheduler.budget.rows if self._states else None  # beside turns, as many as prompts may take
@@ -220,6 +221,7 @@ class Loop:
                 self._replies.give(id_, result)
             else:
                 self._replies.refuse(id_, contained(result))
+        self._replies.threads = self._backend.threads
 
     def _plan(self) -> list[list[Chunk]]:
         """Returns the next batches, after making room for them: idle prefixes are forgotten first, then the least

@@ -17,6 +17,9 @@ class Replies:
     def __init__(self) -> None:
         self._touched: dict[SequenceState, None] = {}
         self._replies: list[Reply] = []
+        self._told: tuple[int, int] = (0, 0)
+        self.threads: tuple[int, int] = (0, 0)
+        """The threads that decode now, for a token and for a batch; told when they change."""
 
     def emit(self, state: SequenceState, events: Sequence[Event]) -> None:
         """Add events to the request's next reply."""
@@ -93,6 +96,9 @@ class Replies:
             events, logprobs = state.take()
             replies.append(Reply(state.request.id, events, logprobs=logprobs, prefilled=state.prefilled))
         self._touched.clear()
+        if replies and self.threads != self._told:
+            self._told = self.threads
+            replies[0] = replies[0]._replace(threads=self.threads)
         return replies
 
 

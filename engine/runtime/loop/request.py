@@ -35,7 +35,8 @@ class TurnRequest:
       reads the tokens as they come, so the turn may wait for prompts that can then be decoded together with it.
     - `reasoning_budget`: maximum number of reasoning tokens; then `reasoning_close`, the text that closes reasoning, is
       forced.
-    - `dropped`: number of messages left out of the prompt, `shortened`: number of results cut in it, for the usage.
+    - For the usage: `dropped`, the number of messages left out of the prompt, `shortened`, the number of results cut in
+      it, and `sampled`, what its tokens are drawn with and who said so.
     - `progress` is called with the number of prompt tokens evaluated so far and the number of all, in the engine's
       thread: it must be quick, and must not wait for this engine. If it returns False the turn stops; an exception ends
       the turn too.
@@ -67,6 +68,7 @@ class TurnRequest:
     reasoning_close: tuple[Piece, ...] = ()
     dropped: int = 0
     shortened: int = 0
+    sampled: str = ""
     progress: Progress | None = None
     ended: Ended | None = None
     claims: bool = False
@@ -135,6 +137,7 @@ class Reply(NamedTuple):
     without the end token. `logprobs` are those of the tokens drawn since the last reply, if requested. `prefilled`:
     number of prompt tokens evaluated so far, if requested. `saved` is the reply to a `Save`, `vectors` to an `Embed`.
     `checkpoints`, of a turn that is over: number and size in bytes of the checkpoints of recurrent memories.
+    `threads`: those that decode from now on, for a token and for a batch; None: as before.
     """
 
     id: int
@@ -147,6 +150,7 @@ class Reply(NamedTuple):
     saved: SavedState | None = None
     checkpoints: tuple[int, int] | None = None
     vectors: Vectors | None = None
+    threads: tuple[int, int] | None = None
 
 
 class Submit(NamedTuple):

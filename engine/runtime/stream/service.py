@@ -402,7 +402,7 @@ class _Deliveries:
         self.most = info.n_sequences + max_waiting
         self.pins: set[int] = set()
         self.idle: Callable[[], object] = int
-        self._checkpoints = (0, 0)
+        self._checkpoints = self._threads = (0, 0)
 
     @property
     def open_requests(self) -> int:
@@ -410,8 +410,15 @@ class _Deliveries:
 
     @property
     def metrics(self) -> Metrics:
-        count, size = self._checkpoints
-        return replace(self._tally.sums, running=self.open_requests, checkpoints=count, checkpoint_bytes=size)
+        (count, size), (one, many) = self._checkpoints, self._threads
+        return replace(
+            self._tally.sums,
+            running=self.open_requests,
+            checkpoints=count,
+            checkpoint_bytes=size,
+            n_threads=one,
+            n_threads_batch=many,
+        )
 
     def open(self, id_: int, queue: OutputQueue) -> OutputQueue:
         """Register the queue of a request. Raises QueueFullError if too many are open."""
@@ -431,6 +438,7 @@ class _Deliveries:
     def deliver(self, replies: Sequence[Reply]) -> None:
         waiting: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         for reply in replies:
+            self._threads = reply.threads or self._threads
             queue = self._queues.get(reply.id)
             if queue is None:
                 continue  # its submission was interrupted, for example by Ctrl-C

@@ -12,6 +12,7 @@ from engine.formats.template.reasoning import Switch, with_words
 from engine.support.errors import RequestError
 from engine.types.events import fold
 from engine.types.messages import Message, Role
+from engine.types.sampling import Reasoning
 
 FOLDER = os.environ.get("LLAMA_CPP_TEMPLATES", "")
 ASKED: list[Any] = [{"role": "user", "content": "Why?"}]
@@ -155,6 +156,26 @@ class TestWhatIsLacking:
     def test_a_family_that_reasons_when_asked_only_needs_its_switch(self) -> None:
         with pytest.raises(RequestError, match="no switch for it"):
             ChatTemplate("{{ messages[-1].content }}", family="granite-3").render("Hi", reasoning=True)
+
+    @pytest.mark.parametrize(
+        "turn", ["<|{r}|>\n{c}</s>\n", "### {r}: {c}\n", "<|im_start|>{r}\n{c}<|im_end|>\n", "[{r}] {c}\n"]
+    )
+    @pytest.mark.parametrize("reasoning", [True, "low", "medium", "high"])
+    def test_a_template_that_shows_none_and_has_no_switch_cannot_be_switched_on(
+        self, turn: str, reasoning: Reasoning
+    ) -> None:
+        before, _, after = turn.replace("{r}", "{{ m.role }}").partition("{c}")
+        opening = before.replace("{{ m.role }}", "assistant")
+        source = (
+            f"{{% for m in messages %}}{before}{{{{ m.content }}}}{after}{{% endfor %}}"
+            f"{{% if add_generation_prompt %}}{{{{ {opening!r} }}}}{{% endif %}}"
+        )
+        template = ChatTemplate(source)
+        with pytest.raises(RequestError, match=r"shows no reasoning, and no switch.*Leave the option out"):
+            template.render("Hi", reasoning=reasoning)
+        assert template.render("Hi", reasoning=False) == template.render("Hi")
+        switched = "{% if enable_thinking %}Think.{% endif %}" + source
+        assert "Think." in ChatTemplate(switched).render("Hi", reasoning=True).text
 
     def test_what_a_model_writes_all_the_same_is_separated(self) -> None:
         template = ChatTemplate(None, family="qwen3")
