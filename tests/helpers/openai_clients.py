@@ -62,7 +62,6 @@ class Watched:
         self.choices = self._choices
         self.stream_complete = engine.stream_complete
         self.embedder = engine.embedder
-        self.scorer = engine.scorer
 
     @property
     def info(self) -> Any:
@@ -145,7 +144,6 @@ class WrittenEngine:
         self.choices = self._choices
         self.stream_complete = self._stream_complete
         self.embedder: Any = None
-        self.scorer: Any = None
 
     @property
     def info(self) -> Any:
