@@ -242,12 +242,10 @@ class Work:
     def pinned(self, variant: int, leave: Leave) -> str:
         head = [SYSTEM, {"role": "system", "content": f"This is number {variant}."}]
         asked = [*head, {"role": "user", "content": QUESTIONS[variant]}]
-        with self.engines.pins, tempfile.TemporaryDirectory(dir=self.engines.folder) as folder:
-            path = Path(folder, "saved.state")
-            with self.main.pin(head) as prefix:
-                prefix.save(path)
+        with self.engines.pins:
+            with self.main.pin(head):
                 first = told(self.main.chat(asked, **GREEDY))
-            with self.main.restore(path):
+            with self.main.pin(head):
                 return f"{first}\n{told(self.main.chat(asked, **GREEDY))}"
 
     def embed(self, variant: int, leave: Leave) -> Any:

@@ -161,11 +161,9 @@ def test_adapters_are_loaded_again_and_prefixes_are_evaluated_again(llm: Engine,
     system = [{"role": "system", "content": "You are a helpful assistant who answers at length."}]
     asked: Any = [*system, {"role": "user", "content": "Hello!"}]
     adapted = llm.chat(asked, adapters=["mine"], **GREEDY, logprobs=1).logprobs
-    with llm.pin(system) as prefix:
+    with llm.pin(system):
         send(llm, signal.SIGKILL)
         assert llm.chat(asked, adapters=["mine"], **GREEDY, logprobs=1).logprobs == adapted
-        with pytest.raises(EngineError):
-            prefix.save(tmp_path / "prefix")
     assert llm.chat(asked, **GREEDY).usage is not None
 
 

@@ -40,8 +40,6 @@ calls = {{
     "run": lambda: llm.run("x"),
     "achat": lambda: asyncio.run(llm.achat("x")),
     "pin": lambda: llm.pin([{{"role": "system", "content": "x"}}]),
-    "restore": lambda: llm.restore("x"),
-    "save": lambda: pinned.save("x"),
     "render": lambda: llm.render("x"),
     "explain": lambda: llm.explain("x"),
     "tokenize": lambda: llm.tokenize("x"),
