@@ -1,4 +1,4 @@
-"""Forks of a process that has an engine, and its end while streams are open. Long: tests/bench/process_ends.py."""
+"""Forks of a process that has an engine, and its end while streams are open. Long: benchmarks/process_ends.py."""
 
 import subprocess
 import sys
