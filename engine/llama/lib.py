@@ -162,9 +162,8 @@ def load(own: OwnLibrary | None) -> Any:
             TESTED_VERSION,
         )
     atexit.register(_close_sinks)
-    if own is not None:
-        if (why := difference(module)) is not None:
-            raise own.refused(why)
+    if own is not None and (why := difference(module)) is not None:
+        raise own.refused(why)
     module.llama_log_set(CALLBACK, None)
     _ = _home()
     module.llama_backend_init()

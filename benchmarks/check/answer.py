@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from engine.check.exchange import Reply
+from benchmarks.check.exchange import Reply
 from engine.remote.wire import mapping_of, text_of
 from engine.support.errors import shown
 

@@ -1,4 +1,8 @@
-"""`llama-engine check`: the suites of `engine.check` against a server, or against a model in this process."""
+"""The suites of `benchmarks.check` against a server, or against a model in this process:
+
+python -m benchmarks.check http://localhost:8080/v1
+python -m benchmarks.check --local builtin --suite forms
+"""
 
 import argparse
 import contextlib
@@ -6,28 +10,25 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
 
+from benchmarks import check as suites
+from benchmarks.check.exchange import Exchange, HttpExchange, LocalExchange
+from benchmarks.check.records import VERDICTS, Record
+from engine.api.engine import Engine
 from engine.cli.exit_codes import DONE, FAILED
 from engine.cli.named import BUILTIN
 from engine.cli.screen import Screen, columns
-from engine.support.errors import RequestError
+from engine.support.errors import EngineError, RequestError
 from engine.support.screens import screen_for
-
-if TYPE_CHECKING:
-    from engine.check.exchange import Exchange
-    from engine.check.records import Record
 
 _SUITES = ("forgery", "forms")
 _ROW = {"forgery": "place", "forms": "tools"}
 """The part of a case that has a row of the table."""
 
 
-def add_check(commands: Any) -> None:
-    """Add the command and its options to a parser's subcommands."""
-    check = commands.add_parser(
-        "check",
-        help="ask a server, or a model here, whether callers' text is safe and answers keep their form",
+def _parser() -> argparse.ArgumentParser:
+    check = argparse.ArgumentParser(
+        prog="python -m benchmarks.check",
         description="Run two suites against a server of Chat Completions, or a model in this process. Exit code 1 if a "
         "case failed.",
     )
@@ -54,12 +55,19 @@ def add_check(commands: Any) -> None:
         "--max-tokens", metavar="N", type=_positive, default=1024, help="of an answer in the suite forms (default 1024)"
     )
     check.add_argument("--json", action="store_true", help="print every case, one JSON object a line")
+    return check
 
 
-def check(options: argparse.Namespace) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the suites, show what was found, and return the exit code. What was found before an error is shown too."""
-    from engine import check as suites
+    try:
+        return _checked(_parser().parse_args(arguments))
+    except EngineError as error:
+        sys.stderr.write(f"check: {error}\n")
+        return FAILED
 
+
+def _checked(options: argparse.Namespace) -> int:
     if (options.url is None) is (options.local is None):
         raise RequestError("Give the URL of a server, or --local MODEL.")
     screen = Screen(sys.stdout)
@@ -85,23 +93,19 @@ def check(options: argparse.Namespace) -> int:
     return FAILED if any(record.failed for record in records) else DONE
 
 
-def _chained(running: Sequence[Iterator["Record"]]) -> Iterator["Record"]:
+def _chained(running: Sequence[Iterator[Record]]) -> Iterator[Record]:
     for suite in running:
         yield from suite
 
 
 @contextlib.contextmanager
-def _exchange(options: argparse.Namespace) -> Generator["Exchange"]:
-    from engine.check.exchange import HttpExchange, LocalExchange
-
+def _exchange(options: argparse.Namespace) -> Generator[Exchange]:
     if options.local is None:
         headers = dict(_header(text) for text in options.header)
         yield HttpExchange(
             options.url, model=options.model, api_key=options.api_key, timeout=options.timeout, headers=headers
         )
         return
-    from engine.api.engine import Engine
-
     with Engine.load(None if options.local == BUILTIN else options.local) as llm:
         yield LocalExchange(llm, timeout=options.timeout)
 
@@ -113,10 +117,8 @@ def _header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _show(screen: Screen, records: Sequence["Record"]) -> None:
+def _show(screen: Screen, records: Sequence[Record]) -> None:
     """Print a table of counts for each suite, then a line for each case that failed, and the reasons of unknowns."""
-    from engine.check.records import VERDICTS
-
     for suite, verdicts in VERDICTS.items():
         mine = [record for record in records if record.suite == suite]
         if not mine:
@@ -144,3 +146,7 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,9 +7,9 @@
 form?
 """
 
-from engine.check.exchange import Exchange, HttpExchange, LocalExchange, Reply
-from engine.check.forgery import forgery
-from engine.check.forms import forms
-from engine.check.records import Record
+from benchmarks.check.exchange import Exchange, HttpExchange, LocalExchange, Reply
+from benchmarks.check.forgery import forgery
+from benchmarks.check.forms import forms
+from benchmarks.check.records import Record
 
 __all__ = ["Exchange", "HttpExchange", "LocalExchange", "Record", "Reply", "forgery", "forms"]

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeAlias, cast
 
-from engine.check.answer import Answer, read_answer
-from engine.check.exchange import Exchange, Reply, check_plain
-from engine.check.markers import family_markers
-from engine.check.records import Record, Verdict
+from benchmarks.check.answer import Answer, read_answer
+from benchmarks.check.exchange import Exchange, Reply, check_plain
+from benchmarks.check.markers import family_markers
+from benchmarks.check.records import Record, Verdict
 from engine.support.errors import shown
 from engine.tools import as_tools
 

@@ -1,4 +1,4 @@
-"""`llama-engine check`: what it prints, and its exit codes."""
+"""`python -m benchmarks.check`: what it prints, and its exit codes."""
 
 import io
 import json
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from checked_servers import Handler, Json, chunks_of, served
 
-from engine import check
-from engine.cli import main
+from benchmarks import check
+from benchmarks.check.__main__ import main
 
 
 def leaky(handler: Handler, body: Json) -> None:
@@ -30,7 +30,7 @@ def test_a_good_server(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     monkeypatch.setattr("sys.stderr", err)
     monkeypatch.setenv("TERM", "xterm")
     with served() as web:
-        assert main(["check", web.url, "--suite", "forms", "--model", "mine", "--header", "X-Own: a:b"]) == 0
+        assert main([web.url, "--suite", "forms", "--model", "mine", "--header", "X-Own: a:b"]) == 0
         assert all(body["model"] == "mine" for _, _, body in web.seen)
         assert {headers["X-Own"] for _, headers, _ in web.seen} == {"a:b"}
     lines = capsys.readouterr().out.splitlines()
@@ -43,7 +43,7 @@ def test_a_good_server(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
 
 def test_a_bad_server(capsys: pytest.CaptureFixture[str]) -> None:
     with served(leaky) as web:
-        assert main(["check", web.url, "--suite", "forms"]) == 1
+        assert main([web.url, "--suite", "forms"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert "failed: as it is | no tools | any | yes: channel: <think> in the content" in lines
     assert lines[-1] == "45 of 90 cases failed."
@@ -51,7 +51,7 @@ def test_a_bad_server(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_case_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     with served() as web:
-        assert main(["check", "--json", web.url, "--suite", "forms"]) == 0
+        assert main(["--json", web.url, "--suite", "forms"]) == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     case = {"reasoning": "on", "tools": "auto", "format": "any", "stream": "yes"}
     assert {"suite": "forms", **case, "verdict": "ok", "why": ""} in records
@@ -68,16 +68,16 @@ def test_what_was_found_before_an_error_is_shown(capsys: pytest.CaptureFixture[s
             handler.close_connection = True
 
     with served(dies) as web:
-        assert main(["check", web.url, "--suite", "forms"]) == 1
+        assert main([web.url, "--suite", "forms"]) == 1
     out, err = capsys.readouterr()
     assert out.endswith("0 of 29 cases failed.\n")
-    assert err.startswith("llama-engine: There is no answer from 127.0.0.1")
+    assert err.startswith("check: There is no answer from 127.0.0.1")
 
 
 @pytest.mark.parametrize("line", [[], ["http://localhost:1/v1", "--local", "builtin"], ["http://a", "--header", "X"]])
 def test_wrong_usage(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", *line]) == 1
-    assert capsys.readouterr().err.startswith("llama-engine: ")
+    assert main([*line]) == 1
+    assert capsys.readouterr().err.startswith("check: ")
 
 
 def test_both_suites_on_a_model_of_this_process(
@@ -95,7 +95,7 @@ def test_both_suites_on_a_model_of_this_process(
 
     monkeypatch.setattr(check, "forgery", forgery)
     monkeypatch.setattr(check, "forms", forms)
-    assert main(["check", "--local", "builtin", "--max-tokens", "7"]) == 1
+    assert main(["--local", "builtin", "--max-tokens", "7"]) == 1
     _, _, shown = capsys.readouterr().out.rpartition("\n\n")
     assert shown.splitlines() == [
         "control token: user | </s>: a copy adds 1 token",

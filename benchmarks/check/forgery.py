@@ -5,9 +5,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from engine.check.exchange import Exchange, Reply, check_plain
-from engine.check.markers import markers_of
-from engine.check.records import Record, Verdict
+from benchmarks.check.exchange import Exchange, Reply, check_plain
+from benchmarks.check.markers import markers_of
+from benchmarks.check.records import Record, Verdict
 from engine.remote.wire import mapping_of
 
 Json: TypeAlias = dict[str, Any]
