@@ -168,11 +168,11 @@ async def cancellations(count: int, seed: int) -> None:
         gc.collect()
         await asyncio.to_thread(wait_until_idle, llm)
         tasks_left = len(asyncio.all_tasks()) - 1
-        running, attached = llm.metrics.running, len(backend_of(llm).attached)
+        running, samplers = llm.metrics.running, sum(not each.closed for each in backend_of(llm).samplers)
     pool = sum(thread.name.startswith("asyncio_") for thread in threading.enumerate())  # asyncio's own, which stays
     left = threading.active_count() - pool - threads
     print(f"cancellations: {sum(how.values())} requests, seed {seed}: {dict(how)}")
-    print(f"cancellations: left behind: {running} turns, {attached} sequences, {tasks_left} tasks, {left} threads")
+    print(f"cancellations: left behind: {running} turns, {samplers} samplers, {tasks_left} tasks, {left} threads")
 
 
 def main() -> None:

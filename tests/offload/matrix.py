@@ -131,7 +131,6 @@ CASES: dict[str, Case] = {
     "KV cache of q4_0": Case({"type_k": "q4_0", "type_v": "q4_0"}, FEW, 1.0),
     "KV cache of f32": Case({"type_k": "f32", "type_v": "f32"}, FEW),
     "KV cache of bf16": Case({"type_k": "bf16", "type_v": "bf16"}, FEW, 0.3),
-    "device_sampling": Case({"device_sampling": True}, ("drawn", "several")),
     "isolated": Case({"isolated": True}, ("one", "several", "cancelled")),
     "after the preflight": Case({"preflight": True}, FEW),
 }

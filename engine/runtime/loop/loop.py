@@ -360,7 +360,6 @@ class Loop:
                 return
             text = [token for token in state.tokens if token >= 0] if state.request.media else state.tokens
             state.sampler = self._backend.sampler(state.request.sampling, text)
-        self._backend.attach(state.sequence, state.sampler)
 
     def _give_way(self) -> None:
         """Preempt the least urgent request: it loses its sequence and resumes later where it was; nothing is emitted
@@ -371,7 +370,6 @@ class Loop:
                 return
             self._outgrown(self._scheduler.running[0])
             return
-        self._backend.attach(victim.sequence, None)
         self.cache.release(victim.sequence)
         self._scheduler.preempt(victim)
         self._admit_again = True
@@ -412,7 +410,6 @@ class Loop:
 
     def _leave(self, state: SequenceState, reason: FinishReason, error: Exception | None) -> None:
         """Give back the sequence of a request that is over."""
-        self._backend.attach(state.sequence, None)
         if error is not None:
             self.cache.drop(state.sequence)
         elif state.request.pin and reason == "stop":
