@@ -66,7 +66,7 @@ def in_round(way: Callable[[], Iterator[int | None]], _: int) -> Timed:
 def by_stream(llm: Engine, tokens: int) -> Iterator[int | None]:
     for event in llm.stream(PROMPT, temperature=0, max_tokens=tokens, ignore_eos=True):
         if isinstance(event, Finished):
-            assert event.usage is not None
+            assert event.usage
             yield event.usage.completion_tokens
         else:
             yield None

@@ -148,7 +148,7 @@ def _outcome(turn: Turn, bad: list[str], thought: str = THOUGHT) -> str:
 def _speed(llm: Engine, tokens: int, _: int, **options: Any) -> float:
     """Microseconds a token of one stream, the prompt not counted."""
     completion: Completion = llm.complete("Once", max_tokens=tokens, ignore_eos=True, seed=1, **options)
-    assert completion.usage is not None
+    assert completion.usage
     return completion.usage.decode_seconds / max(1, completion.usage.completion_tokens - 1) * 1e6
 
 
@@ -214,7 +214,7 @@ def _a_call(llm: Engine, rounds: int) -> None:
 
 def _usage(llm: Engine, tools: Sequence[Any] = (), **options: Any) -> Usage:
     completion = llm.chat("Hi", tools, reasoning=False, temperature=0, **options)
-    assert completion.usage is not None
+    assert completion.usage
     return completion.usage
 
 

@@ -45,7 +45,7 @@ def processes(rounds: int = 5) -> None:
 
 
 def read(completion: Completion) -> int:
-    assert completion.usage is not None
+    assert completion.usage
     return completion.usage.prompt_tokens - completion.usage.cached_tokens
 
 

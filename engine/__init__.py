@@ -198,9 +198,18 @@ _MODULES = {
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 
+_ROOMS = frozenset({"batch", "openai", "remote", "testing"})
+"""Packages with public names of their own, such as `engine.batch.run`."""
+
+
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"engine.{name}")
     if name not in _HOMES:
-        raise AttributeError(f"module 'engine' has no attribute {name!r}")
+        from engine.support.guided import ATTRIBUTES
+
+        hint = ATTRIBUTES["module engine"].get(name)
+        raise AttributeError(f"module 'engine' has no attribute {name!r}{f'; {hint}.' if hint else ''}")
     value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

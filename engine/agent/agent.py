@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
 
 from engine.agent.limits import Approve
 from engine.agent.run import Run, RunStream
 from engine.agent.transcript import RunInput, Transcript
-from engine.support.errors import RequestError
+from engine.support.errors import RequestError, shown
+from engine.support.guided import Guided
+from engine.support.hints import unknown_option
 from engine.tools import RunTool
 from engine.types.answer_formats import Answer_co, ResponseFormatLike
 from engine.types.conversation import conversation_of
@@ -24,7 +26,7 @@ class Runs(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agent(Generic[Answer_co]):
+class Agent(Guided, Generic[Answer_co]):
     """What all runs of one agent have in common: `agent.run(llm, "...")`, `stream_run`, `arun`.
 
     - `instructions`: the system message, put before the conversation.
@@ -49,17 +51,30 @@ class Agent(Generic[Answer_co]):
     approve: Approve | None = None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    def run(self, llm: Runs, messages: RunInput, **options: Any) -> Run[Answer_co]:
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *values: object, **named: object) -> Self:
+            """Refuse what other libraries' agents take, by name."""
+            if values:
+                raise RequestError('An Agent takes its fields by name: Agent(instructions="...", tools=[...]).')
+            for name in named:
+                if name not in cls.__dataclass_fields__:
+                    raise RequestError(unknown_option(name, cls.__dataclass_fields__, _ELSEWHERE.get(name, "")))
+            return object.__new__(cls)
+
+    def run(self, llm: Runs, messages: RunInput = (), **options: Any) -> Run[Answer_co]:
         """Run the agent to the end. Raises what `llm.run` raises, and RequestError for messages that begin with a
         different system message."""
         return self.stream_run(llm, messages, **options).result()
 
-    async def arun(self, llm: Runs, messages: RunInput, **options: Any) -> Run[Answer_co]:
+    async def arun(self, llm: Runs, messages: RunInput = (), **options: Any) -> Run[Answer_co]:
         """Same as `run`, for an event loop; cancelling the task stops the run."""
         return await self.stream_run(llm, messages, **options)
 
-    def stream_run(self, llm: Runs, messages: RunInput, **options: Any) -> RunStream[Answer_co]:
+    def stream_run(self, llm: Runs, messages: RunInput = (), **options: Any) -> RunStream[Answer_co]:
         """Returns the run as a stream: `for`, `async for`, `await` (the Run), `with`. Raises what `run` raises."""
+        if not hasattr(llm, "stream_run"):
+            raise RequestError(f'An agent is run by an engine, agent.run(llm, "..."), but {shown(llm)} is none.')
         merged = {**self._own(), **self.options, **options}
         return llm.stream_run(self._instructed(messages), self.tools, **merged)
 
@@ -84,4 +99,29 @@ class Agent(Generic[Answer_co]):
         return conversation
 
 
+_ELSEWHERE = {
+    **dict.fromkeys(
+        ("system", "system_prompt", "prompt", "system_message", "role", "goal", "backstory", "persona", "description"),
+        "write instructions=",
+    ),
+    **dict.fromkeys(
+        ("model", "llm", "client", "engine", "model_client"), "an agent is run by one: agent.run(llm, ...)"
+    ),
+    **dict.fromkeys(
+        ("output_type", "result_type", "response_format", "response_model", "output_schema", "output_pydantic"),
+        "write output=",
+    ),
+    **dict.fromkeys(
+        ("temperature", "max_tokens", "seed", "top_p", "top_k", "stop", "reasoning", "model_settings", "tool_choice"),
+        'it is one of its turns: options={"temperature": 0}',
+    ),
+    **dict.fromkeys(("memory", "checkpointer", "history"), "a run goes on with the messages: [*run.messages, ...]"),
+    **dict.fromkeys(("name", "verbose", "debug"), "leave it out: an agent has no name and logs by Python's logging"),
+    **dict.fromkeys(("deps_type", "deps", "context"), "give context= to the run, for a ToolContext parameter of tools"),
+    **dict.fromkeys(
+        ("handoffs", "sub_agents"), "a tool may run another agent: a function that calls other.run(llm, ...)"
+    ),
+    "mcp_servers": 'they are tools: tools=[MCP("python server.py")]',
+}
+"""Fields of other libraries' agents, and what is here in their place."""
 _RUN_OPTIONS = ("max_steps", "max_total_tokens", "max_parallel_tools", "tool_timeout", "stop_on", "approve")

@@ -14,6 +14,7 @@ from engine.agent.limits import RunOptions
 from engine.agent.transcript import CallRecord, RunEnd, Transcript
 from engine.support.display import Block, Span, ending, figures, page_html, page_markdown, short, timeline_html
 from engine.support.errors import ContextOverflowError, EngineError, RequestError
+from engine.support.guided import Guided
 from engine.support.offloop import off_loop
 from engine.tools import Toolbox, ToolContext, ToolOutcome, error_text
 from engine.types.answer_formats import Answer_co
@@ -57,7 +58,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Run(Generic[Answer_co]):
+class Run(Guided, Generic[Answer_co]):
     """A run of the agent loop, finished or left early. The answer of a `Run[Invoice]` (`completion.parsed`) is an
     `Invoice`, or None.
 
@@ -134,7 +135,7 @@ class Run(Generic[Answer_co]):
         """Yields what took how long, one turn after the other; of the calls of a turn, when they ran."""
         now = 0.0
         for number, step in enumerate(self.steps, 1):
-            if (usage := step.completion.usage) is not None:
+            if usage := step.completion.usage:
                 waited = usage.time_to_first_token
                 first = now + (usage.prefill_seconds if waited is None else waited)
                 end = first + usage.decode_seconds
@@ -342,8 +343,8 @@ class _Loop:
         self.turn_end = len(self.messages)
         self.completions.append(completion)
         self.results.append([])
-        self.total_tokens += completion.usage.total_tokens if completion.usage else 0
-        self.counted = self.counted and completion.usage is not None
+        self.total_tokens += completion.usage.total_tokens
+        self.counted = self.counted and bool(completion.usage)
         calls = completion.tool_calls
         if self.unfinished is not None or not calls:
             self.stopped = "stop" if reason == "tool_calls" else reason

@@ -25,6 +25,7 @@ from engine.runtime.stream.raw import detokenize, tokenize
 from engine.runtime.stream.service import PinnedPrefix, Service, Stream
 from engine.support.display import page_markdown, table_html, visible
 from engine.support.errors import EngineError, MissingTemplateError, NotCopied, RequestError
+from engine.support.guided import Guided, GuidedClass
 from engine.support.offloop import off_loop
 from engine.support.reload import tell_open
 from engine.tools import RunTool, Toolbox, ToolLike
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Engine(NotCopied):
+class Engine(Guided, NotCopied, metaclass=GuidedClass):
     """A loaded model, ready for turns; made by `Engine.load`. A context manager; thread-safe.
 
     Without a GGUF, for tests: `Engine(ScriptedBackend(...), ChatTemplate(None, family="qwen3"))`; the engine then owns
@@ -70,6 +71,17 @@ class Engine(NotCopied):
         "The model lives in this process: share the object, which is thread-safe, and in another process call "
         "Engine.load(...) there."
     )
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *arguments: object, **named: object) -> Self:
+            """Refuse what was meant for `load`."""
+            given = arguments[0] if arguments else named.get("backend")
+            if given is None or isinstance(given, str | Path):
+                raise RequestError(
+                    'An engine is made by Engine.load("model.gguf"), or Engine.load("owner/repo:Q4_K_M").'
+                )
+            return super().__new__(cls)
 
     def __init__(
         self,
@@ -247,6 +259,7 @@ class Engine(NotCopied):
         - `reasoning_budget`: the most reasoning tokens; then the answer follows. Default: no limit.
         - `tool_choice`: "auto", "none", "required" (one is called) or `ToolName(name="...")`. Default: "auto".
         - `adapters`: the LoRA adapters that compute it, `["name"]` or `{"name": 0.5}`. Default: none.
+        - `cache_salt`: a text for each caller whose prompts others must not guess. Default: none.
         - `overflow`: "error" refuses a prompt that is too long, "truncate_oldest" drops its oldest turns. Default:
           "error".
         - `deadline`: seconds until the turn ends as it is. Default: none.
@@ -334,7 +347,8 @@ class Engine(NotCopied):
         `stream` raises, and RequestError if no sequence is left for it.
         """
         tokens, media = self._turns.shared_prefix(messages, tools, options)
-        return self._service.pin(tokens, options.get("adapters"), media=media, progress=options.get("progress"))
+        named, salt, progress = (options.get(name) for name in ("adapters", "cache_salt", "progress"))
+        return self._service.pin(tokens, named, salt=salt, media=media, progress=progress)
 
     def complete(
         self,
@@ -635,7 +649,7 @@ class Engine(NotCopied):
         ContextOverflowError for more tokens than a conversation holds, EngineError if the engine is closed."""
         given = checked(options, ScoreOptions)
         pairs = self.scorer.pairs(prompt, continuations, special=given.get("special", False))
-        return self.scorer.scores(pairs, given.get("adapters"), self.scorer.media(prompt))
+        return self.scorer.scores(pairs, given.get("adapters"), self.scorer.media(prompt), given.get("cache_salt"))
 
     async def ascore(
         self, prompt: TextOrTokens | Prompt, continuations: Sequence[TextOrTokens], **options: Unpack[ScoreOptions]
@@ -655,7 +669,9 @@ class Engine(NotCopied):
         other, the shorter wins. Raises what `score` and `stream` raise."""
         tokens, media = self._turns.answer_prefix(messages, tools, options)
         pairs = self.scorer.labels(tokens, labels)
-        return classification(labels, self.scorer.scores(pairs, options.get("adapters"), media))
+        return classification(
+            labels, self.scorer.scores(pairs, options.get("adapters"), media, options.get("cache_salt"))
+        )
 
     async def aclassify(
         self,

@@ -18,7 +18,7 @@ from engine.support.errors import EngineError, RequestError
 from engine.tools import ToolLike, as_tools
 from engine.turns.options import TurnOptions, checked, prompt_options, sampling_params
 from engine.types.answer_formats import ResponseFormat
-from engine.types.completion import Completion, Usage
+from engine.types.completion import Completion
 from engine.types.conversation import check_last, conversation_of
 from engine.types.messages import Message, MessagesLike
 from engine.types.tools import Tool
@@ -154,7 +154,7 @@ def _read_responses(body: Json, defaults: Mapping[str, Any]) -> tuple[Request, S
 
 def timings(completions: Sequence[Completion]) -> Json:
     """Returns the timings, in milliseconds, each of the answer that took longest."""
-    usages = [completion.usage or Usage() for completion in completions]
+    usages = [completion.usage for completion in completions]
     return {
         "prompt_ms": round(1000 * max((usage.prefill_seconds for usage in usages), default=0.0), 1),
         "predicted_ms": round(1000 * max((usage.decode_seconds for usage in usages), default=0.0), 1),

@@ -394,7 +394,7 @@ class _Work:
             completions = [stream.result() for stream in streams]
         if any(completion.finish_reason == "cancelled" for completion in completions):
             return None
-        usages = [completion.usage for completion in completions if completion.usage is not None]
+        usages = [completion.usage for completion in completions]
         return _Answered(answer_line(row, turn, name, completions), usages)
 
     def _vectors(self, row: Row, texts: Texts, model: tuple[str, Engine]) -> _Answered | None:

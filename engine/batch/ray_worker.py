@@ -14,7 +14,7 @@ from engine.openai.streaming import without_effort
 from engine.support.errors import EngineError, RequestError
 from engine.tools import ToolLike
 from engine.turns.options import TurnOptions
-from engine.types.completion import Completion, Usage
+from engine.types.completion import Completion
 
 Json: TypeAlias = dict[str, Any]
 
@@ -142,7 +142,7 @@ def _parsed(name: str, value: Any) -> Any:
 def _added(answer: Completion | Exception | Turn) -> Json:
     """Returns the columns added to a row."""
     whole = answer if isinstance(answer, Completion) else Completion(finish_reason="error")
-    usage = whole.usage or Usage()
+    usage = whole.usage
     return {
         "generated_text": whole.content,
         "reasoning": whole.reasoning,

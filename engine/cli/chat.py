@@ -343,7 +343,7 @@ class Chat:
 
     def _status(self, last: Completion) -> None:
         """Show the last turn's figures, in one line."""
-        if (usage := last.usage) is None:
+        if not (usage := last.usage):
             return
         speed = usage.decode_tokens_per_second
         context = usage.prompt_tokens + usage.completion_tokens

@@ -105,12 +105,7 @@ class LlamaProjector:
 
     def read(self, media: Media) -> Sequence[PromptPart]:
         """Returns a picture or a sound as the model reads it: its parts, and the tokens that the projector puts around
-        them. Raises RequestError for what this projector does not take or cannot read."""
-        if media.kind not in self._kinds:
-            raise RequestError(
-                f"The projector {self._file.path.name} takes {' and '.join(sorted(self._kinds))}, not {media.kind}; "
-                "leave it out, or load the model with a projector that does."
-            )
+        them. It must be of `kinds`. Raises RequestError for what this projector cannot read."""
         with self._shared as context, self._chunks(context, media) as chunks:
             count = self._lib.mtmd_input_chunks_size(chunks)
             parts = [self._part(context, media, chunks, index) for index in range(count)]

@@ -122,7 +122,7 @@ _ROWS = (
     *_idle("texts only; use `llm.tokenize`", "return_tokens", "return_token_ids", neutral=(False,)),
     *_idle("llguidance holds every form", "guided_decoding_backend", "guided_whitespace_pattern"),
     *_idle("the model is loaded until `llm.close()`", "keep_alive"),
-    *_idle("each request has its own id", "request_id", "cache_salt"),
+    *_idle("each request has its own id", "request_id"),
 )
 SERVER_FIELDS: Table = {row.name: row for row in _ROWS}
 """Every field of other servers, by its name."""

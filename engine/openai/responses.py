@@ -228,7 +228,7 @@ class ResponsesAnswer:
             "output": list(output),
             "service_tier": "default",
             "top_logprobs": 0,
-            "usage": None if usage is None else usage_object(usage),
+            "usage": usage_object(usage) if usage else None,
         }
 
 

@@ -482,7 +482,7 @@ def preformatted(text: str) -> str:
 
 def figures(usages: Iterable[UsageLike | None]) -> str:
     """Returns one line of figures over one or more turns."""
-    known = [usage for usage in usages if usage is not None]
+    known = [usage for usage in usages if usage]
     written = sum(usage.completion_tokens for usage in known)
     asked = sum(usage.prompt_tokens for usage in known)
     reused = sum(usage.cached_tokens for usage in known)

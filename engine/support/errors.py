@@ -34,8 +34,8 @@ def shown(value: object) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Returns the end of a message about an unknown name: the nearest known name, those that begin with it, or else
-    another hint."""
+    """Returns the end of a message about an unknown name, a question or a sentence: the nearest known name, those that
+    begin with it, or else another hint."""
     names = sorted(set(known))
     near = get_close_matches(name, names, n=1, cutoff=0.66) or [
         each for each in names if name and each.startswith(name)

@@ -380,10 +380,14 @@ class ScriptedBackend:
         return token
 
     def _lacks_replaced(self, sampler: ScriptedSampler, at: Row) -> bool:
-        """Whether the sequence holds the sampler's tokens except for a drawn one that the turn's grammar replaced."""
+        """Whether the sequence holds the sampler's tokens except for a drawn one that the turn's grammar replaced,
+        which the sampler then forgets."""
         held, drawn = self.tokens(at.sequence)[: at.position + 1], sampler.tokens
         head = common_prefix(held, drawn, len(held))
-        return 0 < head < len(held) < len(drawn) and held[head:] == drawn[head - len(held) :]
+        lacks = sampler.forced and head > 0 and len(drawn) == len(held) + 1 and held[head:] == drawn[head + 1 :]
+        if lacks:
+            del drawn[head]
+        return lacks
 
     def _with_output(self, row: int) -> Row:
         at = self._rows[row]

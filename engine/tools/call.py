@@ -15,7 +15,7 @@ from engine.support.errors import RequestError
 from engine.tools.check import ModelArguments, described, failed, sentence
 from engine.tools.context import ToolContext
 from engine.tools.json_values import json_value
-from engine.types.media import Audio, EncodedMedia, Image
+from engine.types.media import Audio, EncodedMedia, Image, MediaBudget
 from engine.types.parts import AudioPart, ImagePart, MediaPart, TextPart, whole_characters
 from engine.types.tools import Tool
 
@@ -144,12 +144,13 @@ def _part(item: object) -> TextPart | ImagePart | AudioPart:
 def _for_model(outcome: ToolOutcome, context: ToolContext[Any] | None) -> ToolOutcome:
     """Returns an outcome with the parts that the model takes, decoded; the others, and broken ones, named."""
     takes = frozenset[str]() if context is None else context.media
-    parts = tuple(_decoded(part, takes) for part in outcome.parts)
+    budget = MediaBudget()
+    parts = tuple(_decoded(part, takes, budget) for part in outcome.parts)
     return outcome._replace(parts=parts if any(isinstance(part, MediaPart) for part in parts) else ())
 
 
 def _decoded(
-    part: TextPart | ImagePart | AudioPart | EncodedMedia, takes: frozenset[str]
+    part: TextPart | ImagePart | AudioPart | EncodedMedia, takes: frozenset[str], budget: MediaBudget
 ) -> TextPart | ImagePart | AudioPart:
     if isinstance(part, TextPart):
         return part
@@ -158,7 +159,7 @@ def _decoded(
     if not isinstance(part, EncodedMedia):
         return part
     try:
-        return _part(part.decoded())
+        return _part(part.decoded(budget))
     except RequestError as error:
         return TextPart(text=unshown(part, str(error)))
 

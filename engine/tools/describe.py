@@ -127,9 +127,7 @@ def as_tools(items: Iterable[ToolLike] | None) -> tuple[Tool, ...]:
     """Returns every item as a `Tool`, in order. Raises RequestError for an item that is not a tool, and for duplicate
     names."""
     if isinstance(items, str | bytes | Mapping | BaseModel) or callable(items):
-        raise RequestError(
-            f"tools must be a list of tools, not {shown(cast('object', items))}; put it in a list: tools=[...]."
-        )
+        raise RequestError(f"tools must be a list of tools, not {shown(cast('object', items))}; {_listed(items)}.")
     if not items:
         return ()
     tools = tuple(as_tool(item) for item in items)
@@ -139,6 +137,17 @@ def as_tools(items: Iterable[ToolLike] | None) -> tuple[Tool, ...]:
             f"Two tools are called {twice[0]!r}; a model tells tools apart by their names: rename one of them."
         )
     return tools
+
+
+def _listed(items: object) -> str:
+    """Returns how to write what was given in place of a list of tools."""
+    if isinstance(items, str | bytes):
+        return "put the function itself in a list: tools=[get_weather]"
+    if isinstance(items, Mapping) and not items.keys() & {"function", "name"}:
+        return "give its functions: tools=list(functions.values())"
+    if type(items).__name__ == "SamplingParams":
+        return "options are given by their names: temperature=0"
+    return "put it in a list: tools=[...]"
 
 
 def as_tool(item: ToolLike) -> Tool:
@@ -172,7 +181,8 @@ def as_tool(item: ToolLike) -> Tool:
         )
     else:
         raise RequestError(
-            f"{shown(item)} is not a tool; give a function, a pydantic model class or an OpenAI dictionary."
+            f"{shown(item)} is not a tool; give a function (itself, not called), a pydantic model class or an OpenAI "
+            "dictionary."
         )
     if not _NAME.fullmatch(tool.name):
         raise RequestError(
@@ -302,7 +312,12 @@ def _from_dictionary(item: Mapping[str, Any]) -> Tool:
             '{"type": "function", "function": {"name": ..., "description": ..., "parameters": {...}}}.'
         )
     if unknown := sorted(set(inner) - {"type", "name", "description", "parameters", "strict"}):
-        raise RequestError(f"Tool {name!r} has unknown keys {unknown}; it takes name, description, parameters, strict.")
+        schema = (
+            " (the schema of its arguments)" if set(unknown) & {"input_schema", "inputSchema", "args_schema"} else ""
+        )
+        raise RequestError(
+            f"Tool {name!r} has unknown keys {unknown}; it takes name, description, parameters{schema}, strict."
+        )
     description: Any = inner.get("description")
     if not isinstance(description, str | None):
         raise RequestError(f"Tool {name!r} has the description {shown(description)}; it must be a text.")

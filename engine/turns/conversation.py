@@ -6,6 +6,7 @@ from typing import Protocol, Self, Unpack
 from engine.runtime.stream.stream import Stream
 from engine.support.display import page_html, short
 from engine.support.errors import NotCopied
+from engine.support.guided import Guided
 from engine.support.offloop import off_loop
 from engine.tools import ToolLike
 from engine.turns.options import FreeTurnOptions, TurnOptions
@@ -22,7 +23,7 @@ class Start(Protocol):
     def __call__(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Stream: ...
 
 
-class Conversation(NotCopied):
+class Conversation(Guided, NotCopied):
     """A conversation with a model; made by `Engine.conversation`. For one thread at a time; its forks are others.
 
     `chat` and `stream` take what is said next: a user's text, or messages (results of tools, for example). It joins

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, Unpack, cast
@@ -133,11 +134,12 @@ class RerankOptions(TypedDict, total=False):
 
 
 class ScoreOptions(TypedDict, total=False):
-    """How texts are scored. `special`: control-token text in the prompt becomes control tokens. `adapters`: as in
-    `TurnOptions`."""
+    """How texts are scored. `special`: control-token text in the prompt becomes control tokens. `adapters`,
+    `cache_salt`: as in `TurnOptions`."""
 
     special: bool
     adapters: AdaptersLike | None
+    cache_salt: str | None
 
 
 class LoadArguments(TypedDict, total=False):
@@ -195,6 +197,7 @@ class _CommonOptions(SamplingOptions, total=False):
     deadline: Annotated[float, Field(gt=0)] | None
     progress: Progress | None
     adapters: AdaptersLike | None
+    cache_salt: str | None
 
 
 class FreeRawOptions(_CommonOptions, total=False):
@@ -230,6 +233,7 @@ class FreeTurnOptions(_CommonOptions, total=False):
     strict_tools: bool
     parallel_tool_calls: bool
     answer_reserve: Annotated[int, Field(ge=1)]
+    close_at_limit: bool
 
 
 class TurnOptions(FreeTurnOptions, total=False):
@@ -252,6 +256,9 @@ class TurnOptions(FreeTurnOptions, total=False):
       `ResponseFormat(...)`, or OpenAI's dictionary. With tools: a call, or such an answer.
     - `answer_reserve`: tokens of `max_tokens` (at most half of them) that are reserved for a constrained answer:
       reasoning is closed when only these are left.
+    - `close_at_limit`: True, the default, completes a JSON answer in the last of its tokens: what is open is closed,
+      and what the schema requires and the model did not reach gets the shortest value. The completion then has
+      `finish_reason` "length", and `parse_error` beside `parsed`.
     - `template_kwargs`: variables for the chat template, which override its others.
     - `documents`: texts or dictionaries for a template that takes documents. `builtin_tools`: names of tools that the
       model was trained with, declared by its template ("browser" and "python" of gpt-oss); give tools of these names to
@@ -265,6 +272,8 @@ class TurnOptions(FreeTurnOptions, total=False):
       "shorten_results" first cuts the results of tools to their beginnings, the oldest first, but not those that the
       model has not read; if that is not enough, it continues as "truncate_oldest".
     - `adapters`: the LoRA adapters that compute the turn, `["name"]` or `{"name": 0.5}`; None: the model alone.
+    - `cache_salt`: a text for each caller whose prompts the others must not guess: what the cache holds is found by
+      requests with an equal one only. None: by all that give none.
     - `progress`: called with the number of the prompt's tokens evaluated so far and their total, in the engine's
       thread: it must be quick, and not wait for this engine. It stops the turn by returning False.
     """
@@ -320,11 +329,18 @@ def sampling_params(options: Mapping[str, Any], beneath: Mapping[str, Any] | Non
     for a value that is not valid."""
     names = SamplingParams.model_fields
     given = {name: value for name, value in options.items() if name in names and value is not None}
+    for name in given.keys() & _MINUS_ONE.keys():
+        if isinstance(given[name], int) and given[name] == -1:
+            given[name] = _MINUS_ONE[name]
     try:
         return SamplingParams.model_validate({**(beneath or {}), **given})
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0])
         raise refusal(name, given.get(name), error) from error
+
+
+_MINUS_ONE = {"max_tokens": None, "seed": None, "top_k": 0}
+"""What -1 means in llama.cpp, ollama and vLLM: no limit, random, off."""
 
 
 def prompt_options(options: "TurnOptions") -> PromptOptions:
@@ -338,7 +354,7 @@ def tool_choice(choice: object) -> AllowedChoice:
     """Returns a choice of tools from any of its spellings. Raises RequestError for an invalid one."""
     if isinstance(choice, ToolName | AllowedTools):
         return choice
-    for word in ("auto", "none", "required"):
+    for word in _CHOICES:
         if isinstance(choice, str) and choice == word:
             return word
     match choice:
@@ -354,8 +370,25 @@ def tool_choice(choice: object) -> AllowedChoice:
             pass
     raise RequestError(
         f'tool_choice={shown(choice)} is not valid; use "auto", "none", "required", ToolName(name="..."), '
-        'AllowedTools(names=["..."]) or one of OpenAI\'s dictionaries.'
+        f'AllowedTools(names=["..."]) or one of OpenAI\'s dictionaries{_meant(choice)}.'
     )
+
+
+def _meant(choice: object) -> str:
+    """Returns what a choice of tools in another library's spelling is here, as the end of a sentence."""
+    given = dict(cast("Mapping[str, object]", choice)) if isinstance(choice, Mapping) else {"name": choice}
+    name: object = getattr(given.get("name"), "__name__", given.get("name"))
+    if choice is True or "any" in [word for word in (name, given.get("type")) if isinstance(word, str)]:
+        return '; that one must be called is "required"'
+    if not isinstance(name, str) or len(name) > _LONGEST_NAME or not name.isidentifier():
+        return ""
+    if get_close_matches(name, _CHOICES, n=1, cutoff=0.7):
+        return ""
+    return f'; a tool is named by ToolName(name="{name}")'
+
+
+_CHOICES = ("auto", "none", "required")
+_LONGEST_NAME = 100
 
 
 def parser_choice(choice: AllowedChoice, *, calls: bool = True) -> ToolChoice:

@@ -32,14 +32,15 @@ class ReasoningMemory:
         self._turns: OrderedDict[bytes, str | None] = OrderedDict()
         self._lock = threading.Lock()
 
-    def remember(self, conversation: Sequence[Message], turn: Message) -> None:
-        """Store the reasoning of `turn`, which followed `conversation`.
+    def remember(self, conversation: Sequence[Message], turn: Message, salt: str | None = None) -> None:
+        """Store the reasoning of `turn`, which followed `conversation`. Only conversations with the same `salt` find
+        it.
 
         If two turns differ only in their reasoning, neither is restored.
         """
         if not turn.reasoning:
             return
-        *_, key = _digests([*conversation, turn])
+        *_, key = _digests([*conversation, turn], salt)
         with self._lock:
             known = self._turns.get(key, turn.reasoning)
             self._forget(key)
@@ -48,12 +49,12 @@ class ReasoningMemory:
             while self._room < 0:
                 self._forget(next(iter(self._turns)))
 
-    def restore(self, conversation: Sequence[Message]) -> Restored:
-        """Returns the conversation with the reasoning that its assistant messages lack, if it is known
-        unambiguously."""
+    def restore(self, conversation: Sequence[Message], salt: str | None = None) -> Restored:
+        """Returns the conversation with the reasoning that its assistant messages lack, if it is known unambiguously
+        under this salt."""
         messages = list(conversation)
         numbers: list[int] = []
-        for number, (message, key) in enumerate(zip(conversation, _digests(conversation), strict=True)):
+        for number, (message, key) in enumerate(zip(conversation, _digests(conversation, salt), strict=True)):
             if message.role != "assistant" or message.reasoning:
                 continue
             with self._lock:
@@ -75,13 +76,13 @@ def _size(reasoning: str | None) -> int:
     return 64 + len(reasoning or "")
 
 
-def _digests(conversation: Sequence[Message]) -> Iterator[bytes]:
-    """Yields for each message a digest of all messages up to it: the fields that clients keep, ignoring white space at
-    the edges."""
-    running = hashlib.sha256()
+def _digests(conversation: Sequence[Message], salt: str | None) -> Iterator[bytes]:
+    """Yields for each message a digest of the salt and all messages up to it: the fields that clients keep, ignoring
+    white space at the edges."""
+    running = hashlib.sha256(json.dumps(salt).encode())
     for message in conversation:
         calls = [(call.id, call.name, _canonical(call.arguments)) for call in message.tool_calls]
-        media = [each.digest.hex() for each in message.media]
+        media = [each.identity.hex() for each in message.media]
         kept = [message.role, (message.content or "").strip(), message.tool_call_id or "", calls, *media]
         running.update(json.dumps(kept, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
         yield running.digest()

@@ -1,8 +1,9 @@
 """Log-probabilities of given texts: scores of continuations, and answers classified by them."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from math import exp
 from typing import TypeAlias, cast
@@ -103,10 +104,14 @@ class Scorer:
         return [(prompt, self._tokens(label)) for label in labels]
 
     def scores(
-        self, pairs: Sequence[Pair], adapters: AdaptersLike | None = None, media: tuple[ChunkAt, ...] = ()
+        self,
+        pairs: Sequence[Pair],
+        adapters: AdaptersLike | None = None,
+        media: tuple[ChunkAt, ...] = (),
+        salt: str | None = None,
     ) -> list[Score]:
-        """Returns the scores in order. `media`: pictures and sounds before each of the texts. Raises what
-        `Service.score` raises.
+        """Returns the scores in order. `media`: pictures and sounds before each of the texts. `salt`: whose they are.
+        Raises what `Service.score` raises.
 
         The texts after one prompt are read one after the other, so that the prompt stays where it is and nothing is
         copied; as many prompts as there are sequences take part at a time.
@@ -119,15 +124,17 @@ class Scorer:
             for turn in zip_longest(*prompts):
                 if is_unwanted():
                     raise EngineError("The task that waits for these scores was cancelled.")
-                scores |= self._together(pairs, [index for index in turn if index is not None], adapters, media)
+                indices = [index for index in turn if index is not None]
+                scores |= self._together(
+                    pairs, indices, partial(self._service.score, named=adapters, media=media, salt=salt)
+                )
         return [scores[index] for index in range(len(pairs))]
 
     def _together(
         self,
         pairs: Sequence[Pair],
         indices: Sequence[int],
-        adapters: AdaptersLike | None,
-        media: tuple[ChunkAt, ...],
+        score: Callable[[tuple[int, ...], tuple[int, ...]], Stream],
     ) -> dict[int, Score]:
         started: deque[tuple[int, Stream]] = deque()
         scores: dict[int, Score] = {}
@@ -141,7 +148,7 @@ class Scorer:
             for index in indices:
                 while True:
                     try:
-                        started.append((index, self._service.score(*pairs[index], named=adapters, media=media)))
+                        started.append((index, score(*pairs[index])))
                         break
                     except QueueFullError:
                         if not started:

@@ -30,9 +30,9 @@ from engine.turns.reasoning_memory import ReasoningMemory, Restored
 from engine.turns.sampling_defaults import SamplingDefaults, sampling_defaults
 from engine.types.conversation import conversation_of, with_answer
 from engine.types.events import Event, fold
-from engine.types.media import ImageLink, MediaUrls, read_links
+from engine.types.media import Image, MediaUrls, read_media
 from engine.types.messages import Message, MessagesLike
-from engine.types.parts import ImagePart, MessagePart
+from engine.types.parts import ImagePart, MediaPart, MessagePart
 from engine.types.prompt import Piece, Prompt
 from engine.types.sampling import SamplingParams
 from engine.types.tools import AllowedTools, Tool, ToolChoice, ToolName
@@ -141,7 +141,7 @@ class Turns:
 
         def remember(events: Sequence[Event]) -> None:
             *before, turn = with_answer(conversation, fold(events))
-            memory.remember(before, turn)
+            memory.remember(before, turn, options.get("cache_salt"))
 
         parser = self.template.parser_recipe(
             prompt,
@@ -170,6 +170,7 @@ class Turns:
                 ended=remember,
                 claims=claims,
                 named=options.get("adapters"),
+                cache_salt=options.get("cache_salt"),
                 constraint=constraint_of(demand, parser.format, prompt.prefix, self._cut, matcher),
                 reads=self._reader(demand, conversation),
             )
@@ -185,24 +186,27 @@ class Turns:
 
     def _restored(self, messages: MessagesLike, options: TurnOptions) -> Restored:
         """Returns the conversation, with the reasoning that the caller dropped unless the options forbid it."""
-        conversation = self._with_pictures(conversation_of(messages), until(options.get("deadline")))
+        conversation = self._decoded(conversation_of(messages), until(options.get("deadline")))
         if options.get("restore_reasoning", True):
-            return self.memory.restore(conversation)
+            return self.memory.restore(conversation, options.get("cache_salt"))
         return Restored(tuple(conversation), ())
 
-    def _with_pictures(self, conversation: tuple[Message, ...], before: float | None) -> tuple[Message, ...]:
-        """Returns the conversation with pictures in place of links to them, if this engine reads both."""
-        if self._media_urls is None or "image" not in self._service.info.media:
+    def _decoded(self, conversation: tuple[Message, ...], before: float | None) -> tuple[Message, ...]:
+        """Returns the conversation with the pictures and sounds decoded that the model takes, and only these; links to
+        pictures are read if this engine may."""
+        media = [each for message in conversation for each in message.media]
+        if not media or not self._service.info.media:
             return conversation
-        links = [each for message in conversation for each in message.media if isinstance(each, ImageLink)]
-        pictures = iter(read_links(links, self._media_urls, before))
+        read = iter(read_media(media, self._service.info.media, self._media_urls, before))
 
-        def read(part: MessagePart) -> MessagePart:
-            is_link = isinstance(part, ImagePart) and isinstance(part.image, ImageLink)
-            return ImagePart(image=next(pictures)) if is_link else part
+        def placed(part: MessagePart) -> MessagePart:
+            if not isinstance(part, MediaPart):
+                return part
+            found = next(read)
+            return ImagePart(image=found) if isinstance(found, Image) and found is not part.media else part
 
         return tuple(
-            message.model_copy(update={"parts": tuple(map(read, message.parts))}) if message.media else message
+            message.model_copy(update={"parts": tuple(map(placed, message.parts))}) if message.media else message
             for message in conversation
         )
 
@@ -223,6 +227,7 @@ class Turns:
                     deadline=options.get("deadline"),
                     progress=options.get("progress"),
                     named=options.get("adapters"),
+                    cache_salt=options.get("cache_salt"),
                     constraint=constraint_of(demand, raw_format(), (), self._cut, matcher),
                     reads=response.read if response is not None else None,
                     tokens=tokens,
@@ -348,6 +353,7 @@ def _demand(
         options.get("answer_reserve", RESERVE),
         sampling.max_tokens,
         options.get("reasoning") is not False,
+        options.get("close_at_limit", True),
     )
 
 

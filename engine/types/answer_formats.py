@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
-from typing import Any, Generic, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias
 from typing import _SpecialForm as SpecialForm  # pyright: ignore[reportPrivateUsage] - what mypy takes Literal[...] for
 
 from typing_extensions import TypeVar
 
+from engine.support.errors import RequestError
 from engine.types.parts import Record
 
 Answer = TypeVar("Answer", default=Any)
@@ -46,6 +47,14 @@ class Choice(AnswerFormat[str]):
 
     options: Sequence[str]
 
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *options: object, **_: object) -> Self:
+            """Refuse texts that are not in a list."""
+            if len(options) > 1:
+                raise RequestError('Choice takes its texts in a list: Choice(["yes", "no"]).')
+            return object.__new__(cls)
+
 
 @dataclass(frozen=True, slots=True)
 class Regex(AnswerFormat[str]):
@@ -69,7 +78,15 @@ class GBNF(AnswerFormat[str]):
 
 
 ResponseFormatLike: TypeAlias = (
-    type[Answer] | AnswerFormat[Answer] | ResponseFormat | Mapping[str, Any] | UnionType | SpecialForm | None
+    type[Answer]
+    | AnswerFormat[Answer]
+    | ResponseFormat
+    | Mapping[str, Any]
+    | list[str]
+    | tuple[str, ...]
+    | UnionType
+    | SpecialForm
+    | None
 )
-"""What an answer must be: a type that pydantic knows, `JsonSchema`, `Choice`, `Regex`, `Lark`, `GBNF`, OpenAI's
-dictionary, or None for any text."""
+"""What an answer must be: a type that pydantic knows, `JsonSchema`, `Choice` or a list of texts, `Regex`, `Lark`,
+`GBNF`, OpenAI's dictionary, or None for any text."""

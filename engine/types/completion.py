@@ -19,7 +19,8 @@ class Usage(Record):
     `drafted_tokens` were guessed ahead (speculation), of which `accepted_tokens` were right; `undrafted_tokens` were
     drawn without a guess, because guesses did not pay. `dropped_messages` were left out of the prompt
     (`overflow="truncate_oldest"`), `shortened_results` are in it only in part (`overflow="shorten_results"`).
-    `limit` is what cut off an answer that ended by "length": `max_tokens`, or the end of the context.
+    `limit` is what cut off an answer that ended by "length": `max_tokens`, or the end of the context. A usage is false
+    where nothing was counted: a server need not tell.
     """
 
     prompt_tokens: int = 0
@@ -35,6 +36,9 @@ class Usage(Record):
     dropped_messages: int = 0
     shortened_results: int = 0
     limit: Limit | None = None
+
+    def __bool__(self) -> bool:
+        return self.total_tokens > 0
 
     @property
     def total_tokens(self) -> int:
@@ -59,7 +63,7 @@ class Completion(Record, Generic[Answer_co]):
 
     parts: tuple[Part, ...] = ()
     finish_reason: FinishReason = "stop"
-    usage: Usage | None = None
+    usage: Usage = Usage()
     logprobs: tuple[TokenLogprob, ...] = ()
     parsed: Answer_co | None = None
     parse_error: str | None = None
@@ -71,6 +75,8 @@ class Completion(Record, Generic[Answer_co]):
         if not isinstance(value, Mapping):
             return value
         data = dict(cast("Mapping[str, Any]", value))
+        if data.get("usage", ...) is None:  # as dumps of 0.1 say that nothing was counted
+            del data["usage"]
         flat = {name: data.pop(name, None) for name in ("reasoning", "content", "tool_calls")}
         if "parts" not in data and any(flat.values()):
             texts = [{"type": "reasoning", "text": flat["reasoning"]}, {"type": "text", "text": flat["content"]}]

@@ -27,6 +27,8 @@ class Constraint:
     - `may_reason`: reasoning may still open. `prefix` is the part of the turn that the prompt already contains.
     - `closes`: the texts that close reasoning; `enders`: markers that end it without closing it. `close`: the text to
       insert to close it. `reserve`: tokens reserved for the answer; reasoning is closed when only these are left.
+    - `is_json`: the answer is one JSON text, and nothing but it is allowed. `close_at_limit`: it is completed when its
+      tokens are used up.
     """
 
     grammar: TurnGrammar
@@ -37,3 +39,5 @@ class Constraint:
     enders: tuple[str, ...] = ()
     close: str = ""
     reserve: int = 0
+    is_json: bool = False
+    close_at_limit: bool = False

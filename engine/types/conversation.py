@@ -48,6 +48,8 @@ def documents_of(documents: Iterable[DocumentLike] | None) -> list[dict[str, Any
 def _message(number: int, item: object) -> Message:
     if isinstance(item, Message):
         return item
+    if isinstance(item, Completion):
+        return item.message
     try:
         return Message.model_validate(item)
     except ValidationError as error:
@@ -56,8 +58,27 @@ def _message(number: int, item: object) -> Message:
         said = first["msg"].removeprefix("Value error, ")
         raise RequestError(
             f"messages[{number}] is not valid{f' at {place}' if place else ''}: {said}. A message looks like "
-            '{"role": "user", "content": "..."}.'
+            f'{{"role": "user", "content": "..."}}{_meant(item)}.'
         ) from error
+
+
+_ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "bot": "assistant", "function": "tool"}
+_FIELDS = {"text": "content", "value": "content", "from": "role", "type": "role", "author": "role", "sender": "role"}
+
+
+def _meant(item: object) -> str:
+    """Returns what a message in another library's form is here, as the end of a sentence."""
+    if isinstance(item, str):
+        return "; of many texts, llm.generate([...]) makes a conversation each"
+    if isinstance(item, tuple):
+        return ", not a tuple"
+    given = as_mapping(item) or {}
+    if isinstance(given.get("messages"), list):
+        return '; give the list itself: llm.chat(request["messages"])'
+    role = str(given.get("role", given.get("from", getattr(item, "type", ""))))
+    fields = [f"{_FIELDS[name]!r} for {name!r}" for name in given if name in _FIELDS and _FIELDS[name] not in given]
+    fields += [f"the role {_ROLES[role]!r} for {role!r}"] if role in _ROLES else []
+    return f": write {' and '.join(fields)}" if fields else ""
 
 
 def _matched(messages: Sequence[Message]) -> tuple[Message, ...]:

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from engine.support.guided import Guided
 from engine.types.completion import Completion, Usage
 from engine.types.parts import CallError, ReasoningPart, ResultPart, TextPart, ToolCall
 from engine.types.sampling import FinishReason
 
 
 @dataclass(frozen=True, slots=True)
-class ReasoningDelta:
+class ReasoningDelta(Guided):
     """More reasoning text, markers removed."""
 
     text: str
@@ -22,7 +23,7 @@ class ReasoningDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class ContentDelta:
+class ContentDelta(Guided):
     """More visible text, markers removed."""
 
     text: str
@@ -31,7 +32,7 @@ class ContentDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallStart:
+class ToolCallStart(Guided):
     """A call began and its name is complete. `index` counts the calls of one turn from 0."""
 
     index: int
@@ -42,7 +43,7 @@ class ToolCallStart:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallDelta:
+class ToolCallDelta(Guided):
     """A fragment of the call's arguments; the fragments of one call concatenate to JSON text."""
 
     index: int
@@ -52,7 +53,7 @@ class ToolCallDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallEnd:
+class ToolCallEnd(Guided):
     """The call is over. `arguments` is their complete JSON text, or with `error` "malformed" the raw text as written,
     or with "truncated" the prefix that arrived. `id` is set only if the family writes it after the arguments; then the
     call's start had ""."""
@@ -66,7 +67,7 @@ class ToolCallEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolResult:
+class ToolResult(Guided):
     """A tool's result (agent loop only). `content` is what the model reads; `error`: the tool failed; `parts`: the same
     with pictures and sounds, if it has any; `name`: the tool's. `ran`: when the tool began and when its outcome was
     there, in seconds after the calls began to be answered; None if it was not called. Results that differ only there
@@ -89,7 +90,7 @@ class ToolResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Guided):
     """The turn is over. A parser's own `Finished` has no usage; the runtime fills it in."""
 
     reason: FinishReason
@@ -138,4 +139,4 @@ def fold(events: Iterable[Event]) -> Completion:
         parts[part] = kind(text="".join(fragments))
     for part, call in calls.values():
         parts[part] = ToolCall(id=call.id, name=call.name, arguments="".join(call.fragments), error=call.error)
-    return Completion(parts=tuple(parts[key] for key in sorted(parts)), finish_reason=reason, usage=usage)
+    return Completion(parts=tuple(parts[key] for key in sorted(parts)), finish_reason=reason, usage=usage or Usage())

@@ -6,6 +6,7 @@ from typing import Any, Literal, Self, TypeAlias
 from pydantic import ValidationInfo, field_validator, model_validator
 
 from engine.support.display import Block, page_html, page_markdown
+from engine.support.guided import Guided
 from engine.types import message_forms
 from engine.types.blocks import media_block, part_blocks
 from engine.types.media import ImageLink, Media
@@ -169,7 +170,7 @@ MessagesLike: TypeAlias = "str | Message | Mapping[str, Any] | Iterable[Message 
 """A user's text, one message, or a list of messages (`Message` or dictionaries in OpenAI's form)."""
 
 
-class Messages(tuple[Message, ...]):
+class Messages(tuple[Message, ...], Guided):
     """A history; a notebook shows it as a conversation."""
 
     __slots__ = ()

@@ -45,7 +45,7 @@ class MediaPiece:
     def key(self) -> str:
         """A text that is another for each other picture or sound, and that no caller can write: callers' texts have no
         lone surrogates."""
-        return f"\ud800{self.media.kind} {self.media.digest.hex()}\udfff"
+        return f"\ud800{self.media.kind} {self.media.identity.hex()}\udfff"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Iterator
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from engine.support.errors import NotCopied, RequestError
+from engine.support.guided import Guided
 from engine.types import live
 from engine.types.events import Event
 
@@ -12,7 +13,7 @@ Whole_co = TypeVar("Whole_co", covariant=True)
 Begun_co = TypeVar("Begun_co", bound="TwoWayStream[Any]", covariant=True)
 
 
-class TwoWayStream(NotCopied, ABC, Generic[Whole_co]):
+class TwoWayStream(Guided, NotCopied, ABC, Generic[Whole_co]):
     """The base of all streams of events.
 
     - `for event in stream` and `async for event in stream` yield its events.
@@ -111,7 +112,7 @@ class GeneratedStream(TwoWayStream[Whole_co]):
             await self._async.aclose()
 
 
-class Starting(Coroutine[Any, Any, Begun_co]):
+class Starting(Guided, Coroutine[Any, Any, Begun_co]):
     """A stream that is started in a worker thread, for an event loop.
 
     - `stream = await starting` returns the stream, and a task can be made of it, as of a coroutine.
@@ -123,6 +124,12 @@ class Starting(Coroutine[Any, Any, Begun_co]):
 
     def __await__(self) -> Generator[Any, Any, Begun_co]:
         return self._coroutine.__await__()
+
+    if not TYPE_CHECKING:
+
+        def __iter__(self) -> Iterator[Event]:
+            self.close()
+            raise TypeError("'Starting' object is read with `async for`; llm.stream(...) is for `for`.")
 
     def send(self, value: Any, /) -> Any:
         return self._coroutine.send(value)

@@ -59,7 +59,7 @@ def test_chat() -> None:
         completion = llm.chat("What is 1 + 2?")
     assert (completion.reasoning, completion.content) == ("I know it.", "It is 3.")
     assert completion.finish_reason == "stop"
-    assert completion.usage is not None
+    assert completion.usage
     assert completion.usage.completion_tokens > 0
     assert completion.message.reasoning == "I know it."
 
@@ -324,11 +324,11 @@ def test_options_that_make_no_sense() -> None:
             ({"deadline": -1.0}, "deadline"),
             ({"reasoning": "high"}, "reasoning='high'"),
             ({"samplers": ["top_q"]}, "is not valid"),
-            ({"top_k": -1}, "top_k=-1 is not valid"),
+            ({"top_k": -2}, "top_k=-2 is not valid"),
             ({"top_p": 2}, "top_p=2 is not valid"),
             ({"temperature": float("nan")}, "temperature=nan is not valid"),
             ({"mirostat": 3}, "mirostat=3 is not valid"),
-            ({"seed": -1}, "seed=-1 is not valid"),
+            ({"seed": -2}, "seed=-2 is not valid"),
             ({"logprobs": 101}, "logprobs=101 is not valid"),
             ({"penalty_last_n": 0}, "penalty_last_n=0 is not valid"),
             ({"logit_bias": {3: float("nan")}}, "logit_bias={3: nan} is not valid"),
@@ -475,7 +475,7 @@ def test_drafts_change_nothing_but_the_number_of_decodes(
         drafted = drafting.chat(asked, temperature=0, max_tokens=60)
     plain = llm.chat(asked, temperature=0, max_tokens=60)
     assert drafted.parts == plain.parts
-    assert drafted.usage is not None
+    assert drafted.usage
     assert drafted.usage.drafted_tokens >= drafted.usage.accepted_tokens > 0
 
 

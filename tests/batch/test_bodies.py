@@ -99,7 +99,7 @@ def test_a_response_is_read_back_as_the_turn_that_it_was_made_of() -> None:
     assert body["id"] == "chatcmpl-x"
     read = remote.completion(body)
     assert (read.reasoning, read.content, read.finish_reason) == ("why", "what", "length")
-    assert read.usage is not None
+    assert read.usage
     for name in ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens"):
         assert getattr(read.usage, name) == getattr(usage, name), name
     [entry] = cast("list[dict[str, Any]]", body["choices"][0]["logprobs"]["content"])

@@ -400,8 +400,8 @@ def test_errors_are_one_line_and_1(
     out, err = capsys.readouterr()
     assert out == ""
     assert (
-        err
-        == f"llama-engine: There is no file {tmp_path / 'none.gguf'}; check the path, or download the model first.\n"
+        err == f"llama-engine: There is no file {tmp_path / 'none.gguf'}; check the path, or "
+        "name a model of the Hugging Face Hub: owner/repo:Q4_K_M.\n"
     )
 
     def fails(_: argparse.Namespace) -> Engine:

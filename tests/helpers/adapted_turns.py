@@ -88,7 +88,7 @@ class Turn:
 
     @property
     def cached(self) -> int:
-        assert self.answer.usage is not None
+        assert self.answer.usage
         return self.answer.usage.cached_tokens
 
 

@@ -151,7 +151,7 @@ def _compared(turn: Turn, alone: Engine, bare: Bare) -> tuple[float, list[Differ
     first token that is another."""
     alone.complete("x", max_tokens=1)  # its only sequence forgets what it had
     expected = alone.chat(turn.messages, **TURN)
-    assert expected.usage is not None
+    assert expected.usage
     assert expected.usage.cached_tokens == 0
     left, right = turn.answer.logprobs or (), expected.logprobs or ()
     tokens = [each.token for each in left]

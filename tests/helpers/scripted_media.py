@@ -67,5 +67,5 @@ def asked(*shades: int, text: str = "What is this?") -> list[dict[str, Any]]:
 
 
 def read(completion: Completion) -> int:
-    assert completion.usage is not None
+    assert completion.usage
     return completion.usage.prompt_tokens - completion.usage.cached_tokens

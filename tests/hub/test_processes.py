@@ -57,7 +57,7 @@ def test_an_engine_is_loaded_by_name(hub: Hub, builtin_model_path: Path) -> None
     hub.add("own/builtin", {"tiny-Q8_0.gguf": builtin_model_path.read_bytes()})
     commit = hub.repos["own/builtin"].commit({"other-Q8_0.gguf": builtin_model_path.read_bytes()}, "v2")
     with Engine.load("own/builtin:q8_0", n_ctx=256) as llm:
-        assert llm.chat("Hello", max_tokens=4, temperature=0).usage is not None
+        assert llm.chat("Hello", max_tokens=4, temperature=0).usage
         assert llm.info.path.name == "tiny-Q8_0.gguf"
     with Engine.load("own/builtin", revision="v2", n_ctx=256) as llm:
         assert llm.info.path.parts[-2:] == (commit, "other-Q8_0.gguf")

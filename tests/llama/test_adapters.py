@@ -65,12 +65,12 @@ def test_conversations_say_what_engines_of_their_own_say(files: dict[str, Path],
 def test_an_activated_lora_continues_the_prefix_of_the_model_alone(llm: Engine, files: dict[str, Path]) -> None:
     messages = [{"role": "user", "content": "Tell me something about rivers, and about mountains too."}]
     base = llm.chat(messages, **GREEDY)
-    assert base.usage is not None
+    assert base.usage
     answer = llm.chat(messages, **GREEDY | {"max_tokens": 1}, adapters=["late"], logprobs=20)
     tokens = llm.tokenize(llm.render(messages, reasoning=False).text, add_bos=True)
     invocation = list(llm.adapters["late"].invocation_tokens)
     start = max(at for at in range(len(tokens)) if tokens[at : at + len(invocation)] == invocation)
-    assert answer.usage is not None
+    assert answer.usage
     assert (answer.usage.prompt_tokens, answer.usage.cached_tokens) == (len(tokens), start)
     with closing(BareAdapted(MODEL, files)) as bare:
         parts: list[Part] = [(tokens[:start], {}), (tokens[start:], {"late": 1.0})]

@@ -130,7 +130,7 @@ def test_an_engine_that_lent_its_weights_may_be_closed_first(monkeypatch: pytest
         gc.collect()
         answer = llm.chat(ASKED[0], temperature=0, max_tokens=40)
     assert answer.parts == expected.parts
-    assert answer.usage is not None
+    assert answer.usage
     assert answer.usage.accepted_tokens > 0
 
 

@@ -59,7 +59,7 @@ def shown(*several: Media, text: str = LONG) -> dict[str, Any]:
 
 
 def new(completion: Completion) -> int:
-    assert completion.usage is not None
+    assert completion.usage
     return completion.usage.prompt_tokens - completion.usage.cached_tokens
 
 

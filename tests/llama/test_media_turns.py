@@ -43,7 +43,7 @@ def shown(media: Media, text: str = "What is this?") -> dict[str, Any]:
 
 
 def new(completion: Completion) -> int:
-    assert completion.usage is not None
+    assert completion.usage
     return completion.usage.prompt_tokens - completion.usage.cached_tokens
 
 
@@ -145,7 +145,7 @@ def test_an_openai_client_shows_it_as_a_data_url(llm: Engine, kind: Kind) -> Non
         part = {"type": "input_audio", "input_audio": {"data": url.partition(",")[2], "format": "wav"}}
     messages: Any = [{"role": "user", "content": [{"type": "text", "text": "See:"}, part]}]
     answer = llm.openai_client().chat.completions.create(model="any", messages=messages, temperature=0, max_tokens=4)
-    assert answer.usage is not None
+    assert answer.usage
     told = llm.chat([{"role": "user", "content": ["See:", shown_]}], temperature=0, max_tokens=4)
-    assert told.usage is not None
+    assert told.usage
     assert (answer.usage.prompt_tokens, answer.choices[0].message.content) == (told.usage.prompt_tokens, told.content)

@@ -248,14 +248,12 @@ class TestOneProjector:
         assert units[1].rows <= 20 < units[0].rows < 400 <= units[2].rows
         assert len({unit.key for unit in units}) == 3
 
-    def test_what_a_projector_does_not_take_is_refused_by_name(self, tmp_path: Path) -> None:
+    def test_what_a_projector_cannot_read_is_refused_by_name(self, tmp_path: Path) -> None:
         path = write_projector(tmp_path / "mmproj.gguf", KINDS["ultravox"])
         with Model.load(write_model(tmp_path, KINDS["ultravox"])) as model:
             backend = model.backend(OPTIONS, read_projector(path))
             reader = backend.projector
             assert reader is not None
-            with pytest.raises(RequestError, match="takes audio, not image"):
-                reader.read(media(KINDS["llava"]))
             with pytest.raises(RequestError, match="399 samples is too short"):
                 reader.read(Audio(np.zeros(399, np.float32), rate=16_000))
             long = reader.read(Audio(np.zeros(16_000 * 31, np.float32), rate=16_000))

@@ -73,7 +73,7 @@ def prefix(llm: Engine) -> Told:
     first = llm.chat(messages, temperature=0, max_tokens=TOKENS)
     messages += [first.message, {"role": "user", "content": PROMPTS[0]}]
     second = llm.chat(messages, temperature=0, max_tokens=TOKENS)
-    assert second.usage is not None
+    assert second.usage
     assert second.usage.cached_tokens, "nothing of the prefix was reused"
     return {"told": [text(first), text(second), second.usage.cached_tokens]}
 

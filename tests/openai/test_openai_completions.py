@@ -68,7 +68,7 @@ def check_chunks(chunks: Sequence[Any], *, usage: bool = False) -> None:
     assert begun == ended
     if usage:
         assert chunks[-1].choices == []
-        assert chunks[-1].usage is not None
+        assert chunks[-1].usage
 
 
 def same_both_ways(*events: Sequence[Event]) -> None:

@@ -96,7 +96,7 @@ MALFORMED: list[tuple[Any, str | None, str]] = [
     ({"max_tokens": 0}, "max_tokens", "invalid_value"),
     ({"max_completion_tokens": -3}, "max_completion_tokens", "invalid_value"),
     ({"max_tokens": 3, "max_completion_tokens": 4}, "max_completion_tokens", "invalid_value"),
-    ({"seed": -1}, "seed", "invalid_value"),
+    ({"seed": -2}, "seed", "invalid_value"),
     ({"seed": 2**70}, "seed", "invalid_value"),
     ({"stop": [1]}, "stop[0]", "invalid_type"),
     ({"stream": "yes"}, "stream", "invalid_type"),

@@ -1,7 +1,9 @@
 """Every block of README.md and of the pages in docs/ runs, and prints what the page says it prints.
 
-A page runs in an empty folder that holds the built-in model as `model.gguf`, and a projector for it, of random
-numbers, as `mmproj.gguf`. A block with a title, as in
+Python blocks run as they are pasted after the install line on their own page: in a process that finds only what the
+base install brings, what the extras and packages bring that the page names (`pip install '.[openai]'`), and in an empty
+folder, with those of the files `model.gguf` (the built-in model) and `mmproj.gguf` (a projector for it, of random
+numbers) that a line of the page asks for ("You need ..."). Commands find both files. A block with a title, as in
 ```` ```toml title="parrot.toml" ````, is a file of that name there. `console` blocks are commands after `$ ` with their
 output; `python` blocks run in order in one namespace, and a `text` block right after one is what it printed. `sh`
 blocks show commands whose output is nobody's promise: they are not run, but each `llama-engine` in them must be
@@ -11,7 +13,9 @@ tests/project/test_readme.py [PAGE ...]`) this file writes the present outputs i
 """
 
 import contextlib
+import importlib.metadata
 import io
+import json
 import os
 import re
 import shlex
@@ -19,12 +23,14 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 from projector_files import KINDS, write_projector
@@ -35,6 +41,8 @@ from engine.support import _data
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 PAGES = (README, *sorted((ROOT / "docs").rglob("*.md")))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+FILES = ("model.gguf", "mmproj.gguf")
 LANGUAGES = {"console", "jinja", "json", "py", "python", "sh", "text", "toml"}
 MOST_WORDS, MOST_LINES = 700, 130
 _BLOCK = re.compile(r"^```(\w*)(?: title=\"(.+?)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -101,6 +109,78 @@ def console(text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def installed(source: str) -> Iterator[Requirement]:
+    """What a page has installed: the base install, the extras and the packages that it names."""
+    yield from map(Requirement, PROJECT["dependencies"])
+    for extra in re.findall(r"(?:llama-engine|\.)\[([\w,-]+)\]", source):
+        yield from (
+            Requirement(needed) for name in extra.split(",") for needed in PROJECT["optional-dependencies"][name]
+        )
+    for command in re.findall(r"pip install ([^\n`&#]+)", source):
+        names = [word for word in shlex.split(command) if re.fullmatch(r"[A-Za-z][\w.-]*(\[[\w,]+\])?", word)]
+        yield from (Requirement(name) for name in names if name != "llama-engine")
+
+
+def brought(requirements: Iterable[Requirement]) -> set[str]:
+    """The distributions that these requirements bring, as far as they are installed here."""
+    found: set[str] = set()
+    waiting = list(requirements)
+    while waiting:
+        needed = waiting.pop()
+        extras = ("", *sorted(needed.extras))
+        if any(f"{canonicalize_name(needed.name)}[{extra}]" not in found for extra in extras):
+            found |= {f"{canonicalize_name(needed.name)}[{extra}]" for extra in extras}
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                for each in map(Requirement, importlib.metadata.requires(needed.name) or ()):
+                    marker = each.marker
+                    if marker is None or any(marker.evaluate({"extra": extra}) for extra in extras):
+                        waiting.append(each)
+    return {name.partition("[")[0] for name in found}
+
+
+class Hiding:
+    """A finder of modules that does not find those of packages that a page does not install."""
+
+    def __init__(self, finder: Any, hidden: frozenset[str]) -> None:
+        self._finder = finder
+        self._hidden = hidden
+
+    def find_spec(self, name: str, *arguments: Any) -> Any:
+        return None if name.partition(".")[0] in self._hidden else self._finder.find_spec(name, *arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._finder, name)
+
+
+def hide(source: str) -> frozenset[str]:
+    """Let this process find only what a page installs; returns the names of the modules that it does not find."""
+    there = brought(installed(source))
+    hidden = frozenset(
+        module
+        for module, owners in importlib.metadata.packages_distributions().items()
+        if module not in ("engine", "pip", "setuptools")
+        and not any(canonicalize_name(owner) in there for owner in owners)
+    )
+    sys.meta_path[:] = [Hiding(finder, hidden) for finder in sys.meta_path]
+    for name in [name for name in sys.modules if name.partition(".")[0] in hidden]:
+        del sys.modules[name]
+    return hidden
+
+
+@contextlib.contextmanager
+def asked_for(source: str) -> Generator[None]:
+    """The folder with those files only that the page asks for."""
+    needed = "".join(re.findall(r"^You need .*(?:\n.+)*", source, re.MULTILINE))
+    away = [Path(name) for name in FILES if f"`{name}`" not in needed]
+    for path in away:
+        _ = path.rename(path.with_suffix(".away"))
+    try:
+        yield
+    finally:
+        for path in away:
+            _ = path.with_suffix(".away").rename(path)
+
+
 def refreshed(page: Path) -> Iterator[tuple[Block, str]]:
     """Each block of a page whose text is an output, with the text it has now. Runs in the current directory."""
     source = page.read_text(encoding="utf-8")
@@ -115,7 +195,7 @@ def refreshed(page: Path) -> Iterator[tuple[Block, str]]:
             printed = io.StringIO()
             line = source[: block.start].count("\n")
             code = compile("\n" * line + block.text, str(page), "exec")
-            with contextlib.redirect_stdout(printed):
+            with contextlib.redirect_stdout(printed), asked_for(source):
                 exec(code, namespace)
             before = block, printed.getvalue()
             continue
@@ -124,14 +204,46 @@ def refreshed(page: Path) -> Iterator[tuple[Block, str]]:
         before = None
 
 
+def rerun(page: Path) -> list[tuple[Block, str]]:
+    """`refreshed` in a process of its own, which finds only what the page installs."""
+    with workplace() as folder:
+        told = folder / "told.json"
+        command = [sys.executable, "-W", "error", __file__, "--told", str(told), str(page)]
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            check=False,
+        )
+        assert done.returncode == 0, f"{page.name}: {done.stdout}\n{done.stderr}"
+        now = json.loads(told.read_text(encoding="utf-8"))
+    known = {block.start: block for block in blocks(page.read_text(encoding="utf-8"))}
+    return [(known[start], text) for start, text in now]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_prints_what_it_says(page: Path) -> None:
     source = page.read_text(encoding="utf-8")
     assert {block.language for block in blocks(source)} <= LANGUAGES
-    with workplace():
-        for block, now in refreshed(page):
-            line = source[: block.start].count("\n") + 1
-            assert masked(now) == masked(block.text), f"{page.name}:{line} is out of date: run {Path(__file__).name}"
+    for block, now in rerun(page):
+        line = source[: block.start].count("\n") + 1
+        assert masked(now) == masked(block.text), f"{page.name}:{line} is out of date: run {Path(__file__).name}"
+
+
+def test_a_page_finds_only_what_it_installs() -> None:
+    code = "import test_readme, sys; test_readme.hide(sys.argv[1]); import engine, numpy, rich; import openai"
+    for page, fails in (("pip install .", True), ("pip install '.[openai]'", False), ("pip install openai", False)):
+        done = subprocess.run(
+            [sys.executable, "-c", code, page],
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parent,
+            env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent}"},
+            check=False,
+        )
+        assert ("No module named 'openai'" in done.stderr) == fails, done.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -168,13 +280,16 @@ def test_the_mask_hides_figures_and_nothing_else() -> None:
 def write(pages: Sequence[Path]) -> None:
     """Put the present outputs into the pages."""
     for page in pages:
-        with workplace():
-            now = list(refreshed(page))
+        now = rerun(page)
         source = page.read_text(encoding="utf-8")
         for block, text in reversed(now):
             source = source[: block.start] + text + source[block.end :]
         page.write_text(source, encoding="utf-8")
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[1:2] == ["--told"]:
+    told, page = map(Path, sys.argv[2:])
+    _ = hide(page.read_text(encoding="utf-8"))
+    _ = told.write_text(json.dumps([(block.start, text) for block, text in refreshed(page)]), encoding="utf-8")
+elif __name__ == "__main__":
     write([Path(name).resolve() for name in sys.argv[1:]] or PAGES)

@@ -205,7 +205,7 @@ def test_a_whole_response() -> None:
         ToolCall(id="b", name="f", arguments="{}"),
     )
     assert found.finish_reason == "tool_calls"
-    assert found.usage is not None
+    assert found.usage
     assert found.usage.total_tokens == 7
     assert remote.completion(json.dumps(body)) == found
 

@@ -61,7 +61,7 @@ def test_a_turn() -> None:
     assert server.bodies == []
     found = turn.result()
     assert (found.reasoning, found.content, found.finish_reason) == ("Easy.", "Sunny.", "stop")
-    assert found.usage is not None
+    assert found.usage
     assert found.usage.prompt_tokens == 5
     assert turn.malformed == 0
     (body,) = server.bodies

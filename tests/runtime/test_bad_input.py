@@ -126,7 +126,7 @@ def test_options_that_make_no_sense(tiny: Path) -> None:
 def test_a_context_too_small_for_the_prompt(llm: Engine) -> None:
     refused(ContextOverflowError, lambda: llm.chat("word " * 400), "n_ctx=256", "Shorten it", "larger n_ctx=")
     refused(ContextOverflowError, lambda: llm.run("word " * 400), "n_ctx=256")
-    assert llm.chat(QUESTION, max_tokens=2).usage is not None
+    assert llm.chat(QUESTION, max_tokens=2).usage
 
 
 def test_messages_that_the_template_rejects(tiny: Path) -> None:
@@ -134,7 +134,7 @@ def test_messages_that_the_template_rejects(tiny: Path) -> None:
     with Engine.load(tiny, preflight=False, n_threads=1, n_ctx=256, chat_template=picky) as picky_llm:
         messages = [*QUESTION, {"role": "assistant", "content": "Hi."}, *QUESTION]
         refused(TemplateError, lambda: picky_llm.chat(messages), "One question at a time")
-        assert picky_llm.chat(QUESTION, max_tokens=2).usage is not None
+        assert picky_llm.chat(QUESTION, max_tokens=2).usage
 
 
 BAD_MESSAGES: list[tuple[object, str]] = [

@@ -153,7 +153,7 @@ def scripted(**options: Any) -> tuple[Engine, ScriptedBackend]:
 
 def read(completion: Completion) -> int:
     """The tokens of the prompt that were evaluated for an answer."""
-    assert completion.usage is not None
+    assert completion.usage
     return completion.usage.prompt_tokens - completion.usage.cached_tokens
 
 

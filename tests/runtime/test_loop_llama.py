@@ -85,7 +85,7 @@ class Desk:
 
     def usage(self, id_: int) -> Usage:
         completion: Completion = fold(event for reply in self.replies[id_] for event in reply.events)
-        assert completion.usage is not None
+        assert completion.usage
         return completion.usage
 
 

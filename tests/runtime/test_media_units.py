@@ -32,7 +32,7 @@ def test_a_picture_counts_its_rows_and_is_evaluated_once() -> None:
     llm, backend = opened(n_batch=16)
     with llm:
         first = llm.chat(asked(1))
-        assert first.usage is not None
+        assert first.usage
         assert first.usage.prompt_tokens == read(first)
         assert backend.media == [picture(1).digest]
         assert read(llm.chat([*asked(1), first.message, {"role": "user", "content": "And?"}])) < 60

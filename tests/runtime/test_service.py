@@ -70,7 +70,7 @@ def test_result() -> None:
     with Service(ScriptedBackend(["hello"])) as service:
         completion = service.submit(TurnRequest(prompt("p"), plain)).result(timeout=30)
     assert (completion.content, completion.finish_reason) == ("hello", "stop")
-    assert completion.usage is not None
+    assert completion.usage
     assert completion.usage.prompt_tokens == 1
 
 

@@ -271,7 +271,7 @@ def test_a_full_or_missing_disk_costs_only_the_state(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("engine.runtime.cache.state_store.write_state", full)
+        patch.setattr("engine.runtime.cache.state_folder.write_state", full)
         keep(store, TOKENS)
     assert "No space left" in caplog.text
     assert store.sizes[:3] == (1, 1000, 0)

@@ -252,5 +252,5 @@ def test_a_score_is_no_turn_that_later_prompts_continue() -> None:
     with Engine(ScriptedBackend(["fine"] * 3), ChatTemplate(None, family="qwen3")) as llm:
         llm.score("a secret of someone else", ["hello world"])
         done = llm.complete("hello world, again", max_tokens=1)
-    assert done.usage is not None
+    assert done.usage
     assert (done.usage.prompt_tokens, done.usage.cached_tokens) == (len("hello world, again"), 0)

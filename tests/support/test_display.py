@@ -472,11 +472,11 @@ def test_which_limit_cut_an_answer_off() -> None:
         few = llm.chat("Go.", reasoning=False, max_tokens=3)
         many = llm.chat("Go.", reasoning=False)
         constrained = llm.chat("Go.", reasoning=False, response_format=Regex("[a-z ]*"))
-    assert few.usage is not None
+    assert few.usage
     assert few.usage.limit == "max_tokens"
     assert "cut off at 3 tokens, the most allowed (max_tokens)" in few._repr_html_()
     for long in (many, constrained):
-        assert long.usage is not None
+        assert long.usage
         assert long.usage.limit == "context"
         assert "the end of the context (n_ctx)" in long._repr_html_()
     assert "or the end of the context" in Completion(finish_reason="length")._repr_html_(), "of another server"

@@ -120,7 +120,7 @@ def test_old_turns_are_left_out() -> None:
         completion = llm.chat(CHAT, overflow="truncate_oldest", reasoning=False)
         short = llm.chat(CHAT[-3:], overflow="truncate_oldest", reasoning=False)
     assert completion.content == "the last"
-    assert completion.usage is not None
+    assert completion.usage
     assert completion.usage.prompt_tokens <= 450, "a quarter is left for the answer"
     gone = completion.usage.dropped_messages
     assert gone > 0
@@ -129,7 +129,7 @@ def test_old_turns_are_left_out() -> None:
         "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n" + f"question {gone // 2:02}"
     )
     assert prompts[0].count("question") == 20 - gone // 2
-    assert short.usage is not None
+    assert short.usage
     assert short.usage.dropped_messages == 0
 
 

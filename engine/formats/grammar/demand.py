@@ -11,7 +11,7 @@ from engine.formats.grammar.json_schema import prepared
 from engine.formats.grammar.lark import Cut
 from engine.formats.grammar.response import Response
 from engine.formats.grammar.turn_grammar import Allowed, turn_grammar
-from engine.formats.parsing.grammar import Rules
+from engine.formats.parsing.grammar import JsonText, Rules
 from engine.support.errors import RequestError
 from engine.types.constraint import Constraint, Holds
 from engine.types.prompt import Piece
@@ -34,6 +34,7 @@ class Demand:
     - `strict`: calls are held to the tools' schemas under "auto" too (calls of a strict tool always are).
     - `reserve`: tokens reserved for the answer while the model reasons, half of `max_tokens` at most.
     - `may_reason`: reasoning was not turned off.
+    - `close_at_limit`: a JSON answer is completed when its tokens are used up.
     """
 
     tools: Sequence[Tool] = ()
@@ -44,6 +45,7 @@ class Demand:
     reserve: int = RESERVE
     max_tokens: int | None = None
     may_reason: bool = True
+    close_at_limit: bool = True
 
 
 def constraint_of(
@@ -72,6 +74,7 @@ def constraint_of(
     grammar = turn_grammar(format_, what, cut, rules)
     if rules.unheld:
         _log.info("not enforced by the grammar but checked afterwards: %s", ", ".join(dict.fromkeys(rules.unheld)))
+    is_json = what.answer is not None and isinstance(what.answer.node, JsonText) and not what.tools
     closes = (reasoning.close.strip(), *(each.strip() for each in reasoning.also_close)) if reasoning else ()
     return Constraint(
         grammar,
@@ -82,6 +85,8 @@ def constraint_of(
         _enders(format_),
         closing(format_),
         demand.reserve if demand.max_tokens is None else min(demand.reserve, demand.max_tokens // 2),
+        is_json,
+        is_json and demand.close_at_limit,
     )
 
 

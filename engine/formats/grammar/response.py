@@ -1,11 +1,11 @@
 """Turns every form of `response_format` into a grammar, and a reader of the finished answer."""
 
 import json
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
 from typing import Any, TypeAlias, cast, get_origin
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from engine.formats.grammar.enforcer import Enforcer
 from engine.formats.grammar.json_schema import Refusal, prepared
@@ -64,6 +64,8 @@ def response_of(given: object, enforcer: Enforcer) -> Response | None:
             return _by_schema(_named_schema(cast("Mapping[str, Any]", given)), enforcer.refusal)
         case Choice(options):
             return _choice(options)
+        case list() | tuple() if given and all(isinstance(text, str) for text in cast("Sequence[object]", given)):
+            return _choice(cast("object", given))
         case Regex(pattern):
             return _text(Pattern(pattern), {}, _matched(enforcer.grammar_of(given), enforcer))
         case Lark() | GBNF():
@@ -112,8 +114,8 @@ def _by_type(kind: Any, refusal: Refusal) -> Response:
     except Exception as error:
         first = described(error).strip().partition("\n")[0].rstrip(".")
         raise RequestError(
-            f"response_format={shown(kind)} has no JSON Schema ({first}). Give a type (a pydantic model, a "
-            "dataclass, list[...]), JsonSchema({...}), Choice([...]), Regex(...), Lark(...), GBNF(...) or OpenAI's "
+            f"response_format={shown(kind)} has no JSON Schema ({first}). {_meant(kind)}Give a type (a pydantic model, "
+            "a dataclass, list[...]), JsonSchema({...}), Choice([...]), Regex(...), Lark(...), GBNF(...) or OpenAI's "
             "dictionary."
         ) from error
     ready = prepared(schema, refusal, f"The schema of {name}", close=True)
@@ -126,6 +128,17 @@ def _by_type(kind: Any, refusal: Refusal) -> Response:
             raise ValueError(f"The answer does not fit the type: {'; '.join(parts)[:400]}.") from error
 
     return Response(Answer(JsonText(ready.schema)), read, schema)
+
+
+def _meant(kind: object) -> str:
+    """Returns what a value that is no type was probably meant for, as a sentence."""
+    if isinstance(kind, str):
+        return 'For any JSON object write {"type": "json_object"}; for a pattern write Regex("..."). '
+    if isinstance(kind, set | frozenset):
+        return "For one of several texts write Choice([...]). "
+    if isinstance(kind, BaseModel) or (is_dataclass(kind) and not isinstance(kind, type)):
+        return f"Write its class: response_format={type(kind).__name__}. "
+    return ""
 
 
 def _choice(options: object) -> Response:

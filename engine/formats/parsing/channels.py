@@ -26,15 +26,29 @@ class _Header:
 
     channel: str = ""
     recipient: str = ""
+    role: str = ""
+    field: str = ""
+    """The text of the channel's field, as written."""
 
-    def read(self, text: str, mark: str, channel_mark: str, recipient_mark: str) -> None:
-        """Add one field: the text after a mark ("" for the role)."""
-        words = text.split()
+    def read(self, text: str, mark: str, syntax: ChannelSyntax, start_mark: str, channel_mark: str) -> None:
+        """Add one field: the text after a mark ("" for what follows the role)."""
+        words, recipient_mark = text.split(), syntax.recipient
+        if mark == start_mark:
+            self.role = words[0] if words and not words[0].startswith(recipient_mark) else syntax.role
         for word in words:
             if word.startswith(recipient_mark):
                 self.recipient = word.removeprefix(recipient_mark)
         if mark == channel_mark and words and not words[0].startswith(recipient_mark):
-            self.channel = words[0]
+            self.channel, self.field = words[0], text.strip()
+
+    def said(self, syntax: ChannelSyntax) -> str:
+        """Returns the text in place of a header that announces no message: what follows the name of a channel for
+        answers, or a sentence."""
+        words = self.field.split()
+        if self.channel in syntax.reasoning or any(word.startswith(syntax.recipient) for word in words):
+            return ""
+        _, _, rest = self.field.partition(" ")
+        return rest.strip() if self.channel in syntax.content or not rest else self.field
 
 
 class ChannelTurn:
@@ -86,7 +100,7 @@ class ChannelTurn:
         record, reader.record = reader.record, taken
         while True:
             field, hit = yield from self._field(start, to)
-            header.read(field, mark, self._channel, self._syntax.recipient)
+            header.read(field, mark, self._syntax, self._start, self._channel)
             if hit is None or hit in self._is_end.literals:
                 if reader.left and hit is None:
                     reader.record, reader.call_start = record, None
@@ -136,7 +150,10 @@ class ChannelTurn:
         reader, syntax = self._reader, self._syntax
         called = header.recipient not in ("", "user", "assistant", "all")
         if not announced:
+            yield from self._unannounced(header, raw)
+        elif header.role not in ("", syntax.role):
             reader.note("header", raw)
+            yield from self._others()
         elif called and self._calls:
             reader.note("header", raw)
             yield from self._call(header.recipient)
@@ -154,6 +171,37 @@ class ChannelTurn:
                 yield from self._bare.read()
             else:
                 yield from self._text("content", "marker", "space")
+
+    def _unannounced(self, header: _Header, raw: str) -> Gen[None]:
+        """A header without a body. As the last thing in the turn, its text is what the model had to say."""
+        reader, said = self._reader, header.said(self._syntax)
+        last = bool(said) and (yield from self._ends_turn())
+        place = raw.rfind(said) if last else len(raw)
+        reader.note("header", raw[:place])
+        if last:
+            self._emitter.delta("content", reader.own("content", said), self._emitter.next_part())
+            reader.note("header", raw[place + len(said) :])
+
+    def _ends_turn(self) -> Gen[bool]:
+        """Whether the output ends here or behind the mark at the front, rather than being cut off."""
+        reader = self._reader
+        end = (yield from reader.starts(self._is_end)) or ""
+        while not reader.behind(len(end)):
+            if reader.closed:
+                return bool(end) or not reader.cut
+            if reader.left > WINDOW:
+                break
+            yield
+        return False
+
+    def _others(self) -> Gen[None]:
+        """Leave out a message of another role, which the model writes beyond its own turn."""
+        reader = self._reader
+        hit = yield from reader.until(self._in_body, lambda text: reader.note("header", text), cuts=True)
+        if hit == CUT:
+            reader.take(reader.left, "marker")
+        elif hit in self._is_end.literals:
+            reader.take(len(hit), "marker")
 
     def _note_opening(self, raw: str) -> None:
         """Trace a header that opens reasoning: the part before its channel only opens a message, of whatever kind."""

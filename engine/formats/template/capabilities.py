@@ -37,13 +37,16 @@ class Capabilities:
     - `tools`: states tools; `empty_tools`: needs `[]` for no tools;
     - `tools_in_system`: states tools that are given as a text in the system message's field `tools`;
     - `calls`, `results`: shows earlier calls and their results; `parallel_calls`: several calls in one message;
-    - `arguments`: the forms of arguments, "object" and "string", that it renders correctly;
+    - `arguments`: the forms of arguments, "object" and "string", that it renders correctly; `any_text`: shows a text
+      that is no JSON object too, rather than parse it;
     - `text_beside`: shows the calls of a message that has a text;
     - `result_role`: the role of a call's result;
     - `null_content`: shows calls only if the message's content is null;
     - `reasoning_fields`: the message fields from which it reads reasoning; `both`: accepts content and reasoning
       together with a call;
-    - `short_ids`: requires ids of nine letters and digits; `repeats`: accepts two user messages in a row.
+    - `short_ids`: requires ids of nine letters and digits;
+    - `repeats`: accepts two messages of one role in a row, and a question right behind a result; `silence`: accepts an
+      answer without text.
     """
 
     plain: bool = True
@@ -60,11 +63,13 @@ class Capabilities:
     result_role: str = "tool"
     parallel_calls: bool = True
     arguments: frozenset[str] = frozenset({"object", "string"})
+    any_text: bool = True
     null_content: bool = False
     reasoning_fields: tuple[str, ...] = ()
     both: bool = True
     short_ids: bool = False
     repeats: bool = True
+    silence: bool = True
 
 
 def probe(template: Template, fixed: Mapping[str, str]) -> Capabilities:
@@ -128,12 +133,14 @@ class _Probe:
                 tools=[_TOOL],
             ),
             arguments=arguments or frozenset({"object", "string"}),
+            any_text="string" not in arguments or self._shows_any_text(user, call),
             null_content=null_content,
             reasoning_fields=fields,
             both=not fields
             or self._shows([user, {**call, fields[0]: "WHY", "content": "SAID"}, _result("R")], "ARGVALUE"),
             short_ids=bool(arguments) and self._needs_short_ids(user, call),
-            repeats=self._shows([user, _says("user", "SECONDTEXT")], "USERTEXT", "SECONDTEXT"),
+            repeats=self._repeats(user, call if arguments and role == "tool" else None),
+            silence=self._shows([user, _says("assistant", ""), _says("user", "SECONDTEXT")], "SECONDTEXT"),
         )
 
     def _render(
@@ -176,6 +183,12 @@ class _Probe:
                 forms.add(form)
         return frozenset(forms)
 
+    def _shows_any_text(self, user: Mapping[str, Any], call: Mapping[str, Any]) -> bool:
+        """Whether arguments that are a text, but no JSON object, are shown."""
+        made = call["tool_calls"][0]
+        function = {**made["function"], "arguments": "ARGVALUE"}
+        return self._shows([user, {**call, "tool_calls": [{**made, "function": function}]}, _result("R")], "ARGVALUE")
+
     def _result_role(self, user: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
         """Returns the role under which results are shown: the usual one, or another that the template knows."""
 
@@ -212,6 +225,16 @@ class _Probe:
             self._shows(before_call, "WHYTEXT", **variables)
             or self._shows(answer, "WHYTEXT", generates=False, **variables)
             for variables in (_NOTHING, _REASONING_ON)
+        )
+
+    def _repeats(self, user: Mapping[str, Any], call: Mapping[str, Any] | None) -> bool:
+        second = _says("user", "SECONDTEXT")
+        answers = [_says("assistant", "SAID"), _says("assistant", "SAIDTOO")]
+        after_result = call is None or self._shows([user, call, _result("R"), second], "SECONDTEXT", tools=[_TOOL])
+        return (
+            after_result
+            and self._shows([user, second], "USERTEXT", "SECONDTEXT")
+            and self._shows([user, *answers, second], "SAIDTOO", "SECONDTEXT")
         )
 
     def _needs_short_ids(self, user: Mapping[str, Any], call: Mapping[str, Any]) -> bool:

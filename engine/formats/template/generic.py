@@ -172,10 +172,30 @@ def without_results(messages: Sequence[Message]) -> list[Message]:
 
 
 def alternating(messages: Sequence[Message]) -> list[Message]:
-    """Returns the conversation with adjacent user messages joined, for templates that require alternating roles."""
+    """Returns the conversation for templates that require alternating roles, and count neither calls nor results: two
+    messages in a row of one role become one, and a question right behind a result follows an answer without text."""
     changed: list[Message] = []
+    before: Message | None = None
     for message in messages:
-        if changed and message.role == changed[-1].role == "user":
-            message = Message(role="user", content=f"{changed.pop().content or ''}\n\n{message.content or ''}")  # noqa: PLW2901
+        if message.role not in ("user", "assistant") or message.tool_calls:
+            changed.append(message)
+            continue
+        if before is not None and before.role == message.role:
+            if changed[-1] is before:
+                message = _joined(changed.pop(), message)  # noqa: PLW2901
+            elif message.role == "user":
+                changed.append(Message(role="assistant", content=""))
         changed.append(message)
+        before = message
     return changed
+
+
+def _joined(first: Message, second: Message) -> Message:
+    """Returns two messages of one role as one."""
+
+    def both(one: str | None, other: str | None) -> str:
+        return "\n\n".join(filter(None, (one, other)))
+
+    reasoning = both(first.reasoning, second.reasoning) or None
+    content = both(first.content, second.content)
+    return second.model_copy(update={"content": content, "reasoning": reasoning, "parts": ()})

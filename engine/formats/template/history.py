@@ -173,6 +173,8 @@ class _Writer:
             entry["tool_calls"] = [self._call(call) for call in message.tool_calls]
             if self.can.null_content and not entry["content"]:
                 entry["content"] = None
+        elif not (entry["content"] or self.can.silence):
+            entry["content"] = " "
         if entry["content"] is not None:
             entry["content"] = self._content(entry["content"])
         return entry
@@ -192,15 +194,19 @@ class _Writer:
         return {"id": call.id, "type": "function", "function": function}
 
     def _arguments(self, text: str) -> Any:
-        if not parses_arguments(self.format, self.can):
+        as_value = parses_arguments(self.format, self.can)
+        if not as_value and self.can.any_text:
             return text
         try:
             value = as_mapping(json_value(text or "{}"))
         except ValueError:
             value = None
         if value is not None:
-            return value
-        return text if "string" in self.can.arguments else {"arguments": text}
+            return value if as_value else text or "{}"
+        if self.can.any_text and "string" in self.can.arguments:
+            return text
+        whole = {"arguments": text}
+        return whole if as_value else json.dumps(whole, ensure_ascii=False)
 
 
 def parses_arguments(format_: Format, can: Capabilities) -> bool:

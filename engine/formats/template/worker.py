@@ -9,19 +9,18 @@ most `length` characters. `seconds` bounds the processor time of the order.
 """
 
 import json
-import sys
-import time
 import warnings
-from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from engine.formats.template.renderer import EXHAUSTED, LONGEST_REFUSAL, NAMES, REFUSAL, TEXT
 from engine.formats.template.sandbox import Compiled, Surroundings, complaint
 from engine.support.child import ends, read_frame, write_frame
+from engine.support.limits import limit_resources, limit_time
 
 MEMORY = 1 << 30
 """Bytes of address space. A conversation of a million tokens takes about a fifth of that."""
+_LIMITS = {"AS": MEMORY, "CORE": 0, "FSIZE": 0, "NOFILE": 0, "NPROC": 0}
 _LATE = (  # triggers the lazy imports of jinja2 and Python
     "{% for x in ['<a> b'] %}{{ x | striptags | truncate(9) | wordwrap(9) | urlencode | title | tojson | safe }}"
     "{{ '\\N{EN DASH}%s' | format(1) }}{{ '{}'.format(loop.index) }}{{ strftime_now('%d %b %Y') }}{% endfor %}"
@@ -36,14 +35,14 @@ def main() -> int:
     for source in (_LATE, "{{ none.x.y }}"):
         _obey("", source, 0, templates)
         _obey("", {"values": {}, "escapes": {}, "now": ["2026-01-01", None, None]}, 1000, templates)
-    _limit()
+    limit_resources(**_LIMITS)
     while True:
         try:
             head, _, body = read_frame(orders).partition(b"\n")
         except EOFError:
             return 0
         order: dict[str, Any] = _read(head)
-        _limit_time(order["seconds"])
+        limit_time(order["seconds"])
         answer = _obey(order["key"], _read(body), order["length"], templates)
         write_frame(answers, answer)
         if answer.startswith(EXHAUSTED):
@@ -69,29 +68,3 @@ def _obey(key: str, body: Any, length: int, templates: dict[str, Compiled]) -> b
 def _read_time(clock: str, offset: float | None, name: str | None) -> datetime:
     zone = None if offset is None else timezone(timedelta(seconds=offset), name or "")
     return datetime.fromisoformat(clock).replace(tzinfo=zone)
-
-
-def _limit() -> None:
-    """Limit the resources of this process for good, as far as the system supports it."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    limits = {"AS": MEMORY, "CORE": 0, "FSIZE": 0, "NOFILE": 0, "NPROC": 0}
-    for name, most in limits.items():
-        if (kind := getattr(resource, f"RLIMIT_{name}", None)) is not None:
-            hard = resource.getrlimit(kind)[1]
-            bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
-            with suppress(OSError, ValueError):  # macOS refuses a bound that its own mappings exceed
-                resource.setrlimit(kind, (bound, bound))
-
-
-def _limit_time(seconds: float) -> None:
-    """Limit the processor time of one order, since the parent, which watches the clock, may have ended."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    soft = int(time.process_time() + seconds) + 2
-    resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))

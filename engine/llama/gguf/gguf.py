@@ -208,7 +208,9 @@ def check_is_file(file: Path) -> None:
     try:
         mode = file.stat().st_mode
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise ModelLoadError(f"There is no file {file}; check the path, or download the model first.") from error
+        raise ModelLoadError(
+            f"There is no file {file}; check the path, or name a model of the Hugging Face Hub: owner/repo:Q4_K_M."
+        ) from error
     except OSError as error:
         raise ModelLoadError(
             f"{file} cannot be read ({error.strerror}); check the path and its permissions."

@@ -1,5 +1,6 @@
 """Adapters: their names, and those that compute a request's tokens."""
 
+import hashlib
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -19,23 +20,33 @@ Scales: TypeAlias = tuple[tuple[str, float], ...]
 
 class Adapters(NamedTuple):
     """What computes a request's tokens: from position `start` on the model with these adapters, before it the model
-    alone. Equal values compute alike; the value is part of a prefix's key."""
+    alone. `salt`: whose they are; prefixes are shared among equal ones only. The value is part of a prefix's key."""
 
     scales: Scales = ()
     start: int = 0
+    salt: str = ""
 
     def at(self, position: int) -> Scales:
         """Returns the adapters in force at a position."""
         return self.scales if position >= self.start else ()
 
     def alike(self, other: "Adapters") -> int:
-        """Returns how many leading positions both compute alike."""
+        """Returns how many leading positions both compute alike, and may share."""
+        if self.salt != other.salt:
+            return 0
         return sys.maxsize if self == other else min(self._adapted, other._adapted)
 
     @property
     def _adapted(self) -> int:
         """The first position with an adapter."""
         return self.start if self.scales else sys.maxsize
+
+    def salted(self, salt: str | None) -> "Adapters":
+        """Returns these adapters for the caller that gave this salt, of which only a digest is kept; None: for all
+        that give none."""
+        if salt is None:
+            return self
+        return self._replace(salt=hashlib.sha256(salt.encode("utf-8", "surrogatepass")).hexdigest())
 
 
 BASE = Adapters()

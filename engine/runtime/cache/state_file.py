@@ -1,7 +1,7 @@
 """A file with the memory of a sequence: its tokens, its state, and the model and settings that both belong to.
 
-Layout: the magic bytes, the length of a JSON head (4 bytes, little-endian), the head with the origin and the tokens,
-the state, and the SHA-256 of all that.
+Layout: the magic bytes, the length of a JSON head (4 bytes, little-endian), the head with the origin, the tokens and
+the length of the state, the state, and the SHA-256 of all that.
 
 The digest detects damage, not forgery. A state is the model's own memory: whoever writes one decides what the model has
 read, and values in it that are not numbers spoil the cells that they are in. So a state file must be trusted like a
@@ -11,17 +11,23 @@ model file.
 import hashlib
 import json
 import math
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 from engine.runtime.adapters.adapters import BASE, Adapters
 from engine.support.errors import RequestError
 from engine.support.output_file import write_file
+from engine.support.own_file import open_regular
 
-_MAGIC = b"llama-engine state 2\n"
-_HEAD = len(_MAGIC) + 4
+_MAGIC = b"llama-engine state 3\n"
+_START = len(_MAGIC) + 4
+_LONGEST = 256 << 20
+"""Bytes of a head: ten million tokens."""
 _DIGEST = 32
 
 
@@ -56,7 +62,8 @@ class SavedState:
 
 def write_state(path: Path, origin: Origin, saved: SavedState) -> None:
     """Write the file completely or not at all. Raises RequestError if it cannot be written."""
-    head = json.dumps({"origin": asdict(origin), "tokens": saved.tokens, "adapters": saved.adapters}).encode()
+    said = {"origin": asdict(origin), "tokens": saved.tokens, "adapters": saved.adapters, "bytes": len(saved.state)}
+    head = json.dumps(said).encode()
     start = b"".join((_MAGIC, len(head).to_bytes(4, "little"), head))
     digest = hashlib.sha256(start)
     digest.update(saved.state)
@@ -66,51 +73,79 @@ def write_state(path: Path, origin: Origin, saved: SavedState) -> None:
         raise RequestError(f"{path} cannot be written ({error}); choose another path.") from error
 
 
-def read_state(path: Path, origin: Origin) -> SavedState:
-    """Returns what `write_state` wrote for the same origin, with any adapters. Raises RequestError, with the reason, if
-    the file is missing, is not a state file, is damaged, or belongs to another model or other settings."""
-    try:
-        data = path.read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a null character in the path
-        raise RequestError(f"{path} cannot be read ({error}); save a state there first.") from error
-    end = _start(path, data)
-    if hashlib.sha256(memoryview(data)[:-_DIGEST]).digest() != data[-_DIGEST:]:
-        raise RequestError(f"{path} is cut off or damaged; save the state again.")
-    tokens, adapters = _parsed(path, data[_HEAD:end], origin)
-    return SavedState(tokens, data[end:-_DIGEST], adapters)
+def read_state(path: Path, origin: Origin, *, own: bool = False) -> SavedState:
+    """Returns what `write_state` wrote for the same origin, with any adapters. `own`: only from a file of ours, to
+    which nobody else may write. Raises RequestError, with the reason, if the file is missing, is not a state file, is
+    damaged, or belongs to another model or other settings."""
+    with _opened(path, own=own) as file:
+        start, head = _read(path, file, origin)
+        state, digest = file.read(head.size), file.read(_DIGEST)
+    found = hashlib.sha256(start)
+    found.update(state)
+    if found.digest() != digest:
+        raise _damaged(path)
+    return SavedState(head.tokens, state, head.adapters)
 
 
-def read_head(path: Path, origin: Origin) -> tuple[tuple[int, ...], Adapters]:
+def read_head(path: Path, origin: Origin, *, own: bool = False) -> tuple[tuple[int, ...], Adapters]:
     """Returns the tokens and adapters of a state file, without reading its state and without proof that it is not
     damaged. Raises what `read_state` raises."""
+    with _opened(path, own=own) as file:
+        head = _read(path, file, origin)[1]
+    return head.tokens, head.adapters
+
+
+class _Head(NamedTuple):
+    """What the head of a file says; `size`: bytes of the state."""
+
+    tokens: tuple[int, ...]
+    adapters: Adapters
+    size: int
+
+
+@contextmanager
+def _opened(path: Path, *, own: bool) -> Generator[BinaryIO]:
     try:
-        with path.open("rb") as file:
-            data = file.read(_HEAD)
-            head = file.read(_start(path, data) - _HEAD)
-    except (OSError, ValueError) as error:
+        with open_regular(path, own=own) as file:
+            yield file
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
         raise RequestError(f"{path} cannot be read ({error}); save a state there first.") from error
-    return _parsed(path, head, origin)
 
 
-def _start(path: Path, data: bytes) -> int:
-    """Returns where the state begins in a file that begins with `data`."""
-    if not data.startswith(_MAGIC):
+def _read(path: Path, file: BinaryIO, origin: Origin) -> tuple[bytes, _Head]:
+    """Returns a file up to its state, and what its head says. The file is as long as that, so that what is read later
+    is no more than a state."""
+    start = file.read(_START)
+    if not start.startswith(_MAGIC):
         raise RequestError(f"{path} is not a state file of this version; save the state again.")
-    return _HEAD + int.from_bytes(data[len(_MAGIC) : _HEAD], "little")
+    length = int.from_bytes(start[len(_MAGIC) :], "little")
+    rest = os.fstat(file.fileno()).st_size - _START - length - _DIGEST
+    if rest < 0 or length > _LONGEST:
+        raise _damaged(path)
+    start += file.read(length)
+    head = _parsed(path, start[_START:], origin)
+    if head.size != rest:
+        raise _damaged(path)
+    return start, head
 
 
-def _parsed(path: Path, data: bytes, origin: Origin) -> tuple[tuple[int, ...], Adapters]:
-    """Returns the tokens and adapters in a file's head, after comparing the origin in it."""
+def _damaged(path: Path) -> RequestError:
+    return RequestError(f"{path} is cut off or damaged; save the state again.")
+
+
+def _parsed(path: Path, data: bytes, origin: Origin) -> _Head:
+    """Returns what a head says, after comparing the origin in it."""
     try:
         head: Any = json.loads(data)
         found, tokens = Origin(**head["origin"]), tuple(map(index, head["tokens"]))
-        scales, first = head.get("adapters", BASE)
-        adapters = Adapters(tuple((str(digest), _finite(scale)) for digest, scale in scales), index(first))
+        scales, first, salt = head["adapters"]
+        adapters = Adapters(tuple((str(digest), _finite(scale)) for digest, scale in scales), index(first), str(salt))
+        parsed = _Head(tokens, adapters, index(head["bytes"]))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RequestError(f"{path} is a state file whose head cannot be read; save the state again.") from error
     if found != origin:
         raise RequestError(f"{path} is the state of another model, or of other settings; delete it.")
-    return tokens, adapters
+    return parsed
 
 
 def _finite(scale: Any) -> float:

@@ -1,36 +1,23 @@
 """A store of states: what a cache forgets stays in memory, then on disk, and is found again by its tokens."""
 
-import contextlib
-import hashlib
-import json
 import logging
 import os
-import re
-import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import starmap
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from engine.runtime.adapters.adapters import BASE, Adapters
-from engine.runtime.cache.state_file import Origin, SavedState, read_head, read_state, write_state
-from engine.support import paths
+from engine.runtime.adapters.adapters import Adapters
+from engine.runtime.cache.state_file import Origin, SavedState
+from engine.runtime.cache.state_folder import StateFolder, Stored, unlink
 from engine.support.errors import RequestError, shown
 
 _Key: TypeAlias = tuple[Origin, tuple[int, ...], Adapters]
 _log = logging.getLogger("engine.runner")
-_FOLDER = re.compile(r"[0-9a-f]{32}")
-_FILE = re.compile(r"[0-9a-f]{64}\.state")
-_TEMPORARY = re.compile(r"\.[0-9a-f]{32,40}\..*")
-_LOCK = ".llama-engine-states.lock"
-_REST = 1024
-"""Bytes in a file besides its tokens and its state, at most."""
 _UNWRITTEN = 1 << 30
 """Bytes that may wait to be written; a state beyond them is kept in memory only."""
 
@@ -42,16 +29,6 @@ class StoreSizes(NamedTuple):
     memory: int
     files: int
     disk: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Stored:
-    """A state in the store: the tokens that it holds, the adapters that computed them, and where it is (in memory if
-    `path` is None)."""
-
-    tokens: tuple[int, ...]
-    adapters: Adapters = BASE
-    path: Path | None = None
 
 
 class StateStore:
@@ -78,7 +55,7 @@ class StateStore:
         self._states: OrderedDict[_Key, bytes] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
-        self._folder = None if path is None else _Folder(Path(path).expanduser(), disk)
+        self._folder = None if path is None else StateFolder(Path(path).expanduser(), disk)
         self._begin_writing()
 
     def _begin_writing(self) -> None:
@@ -155,7 +132,7 @@ class StateStore:
     def discard(self, origin: Origin, entry: Stored) -> None:
         """Forget a state that could not be used."""
         if entry.path is not None:
-            _unlink(entry.path)
+            unlink(entry.path)
             return
         with self._lock:
             self._drop((origin, entry.tokens, entry.adapters))
@@ -178,7 +155,7 @@ class StateStore:
     def _drop(self, key: _Key) -> None:
         self._bytes -= len(self._states.pop(key, b""))
 
-    def _write(self, folder: "_Folder", origin: Origin, saved: SavedState, covered: list[Path]) -> None:
+    def _write(self, folder: StateFolder, origin: Origin, saved: SavedState, covered: list[Path]) -> None:
         size = len(saved.state)
         with self._lock:
             if self._process != os.getpid():
@@ -204,148 +181,6 @@ class StateStore:
         self._writes.discard(write)
         with self._lock:
             self._unwritten -= size
-
-
-class _Folder:
-    """The states on disk: `<path>/<digest of the origin>/<digest of the tokens>.state`. Other files are left alone."""
-
-    def __init__(self, path: Path, budget: int) -> None:
-        self.budget = budget
-        self._path = path
-        self._known: dict[Path, tuple[int, dict[str, Stored]]] = {}
-        try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = path.stat()
-        except (OSError, ValueError) as error:
-            raise RequestError(f"{path} cannot be a folder for states ({error}); choose another path.") from error
-        if os.name == "posix" and (found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
-            raise RequestError(
-                f"Others may write to {path}, and so decide what a model has read; choose a folder of your own, or "
-                "take their rights away (chmod go-w)."
-            )
-
-    def entries(self, origin: Origin) -> list[Stored]:
-        """Returns the states of this origin. The heads of the files are read once."""
-        folder = self._place(origin)
-        try:
-            changed = folder.stat().st_mtime_ns
-            before, known = self._known.get(folder, (-1, {}))
-            if changed != before:
-                names = [each.name for each in os.scandir(folder) if _FILE.fullmatch(each.name)]
-                known = {name: known.get(name) or _head(folder / name, origin) for name in names}
-                self._known[folder] = (changed, known)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            _log.warning("The states in %s cannot be read: %s", folder, error)
-            return []
-        return [entry for entry in known.values() if entry.tokens]
-
-    def read(self, origin: Origin, entry: Stored) -> bytes | None:
-        path = entry.path
-        assert path is not None, "an entry of the folder has a path"
-        try:
-            saved = read_state(path, origin)
-        except RequestError as error:
-            if _size(path) is not None:
-                _log.warning("A state is not used, and deleted: %s", error)
-                _unlink(path)
-            return None
-        with contextlib.suppress(OSError):  # deleted by another process meanwhile
-            os.utime(path)
-        return saved.state if (saved.tokens, saved.adapters) == (entry.tokens, entry.adapters) else None
-
-    def write(self, origin: Origin, saved: SavedState, covered: Sequence[Path]) -> None:
-        """Write a state, after deleting the `covered` ones and as many old ones as the budget wants."""
-        folder = self._place(origin)
-        tokens = json.dumps((saved.tokens, saved.adapters)).encode()
-        name = hashlib.sha256(tokens).hexdigest() + ".state"
-        try:
-            with self._locked():
-                for path in covered:
-                    _unlink(path)
-                self._make_room(len(saved.state) + len(tokens) + _REST)
-                folder.mkdir(mode=0o700, exist_ok=True)
-                write_state(folder / name, origin, saved)
-                self._make_room(0)
-        except (OSError, RequestError) as error:
-            _log.warning("A state was not written to %s: %s", folder, error)
-
-    def clear(self) -> None:
-        try:
-            with self._locked():
-                for path in self._files():
-                    path.unlink(missing_ok=True)
-        except OSError as error:
-            raise RequestError(f"The states in {self._path} cannot be deleted ({error}); delete the folder.") from error
-
-    def sizes(self) -> tuple[int, int]:
-        """Returns the number of files and their bytes; of a folder that cannot be read, none."""
-        try:
-            sizes = [size for path in self._files() if (size := _size(path)) is not None]
-        except OSError as error:
-            _log.warning("The states in %s cannot be read: %s", self._path, error)
-            return 0, 0
-        return len(sizes), sum(sizes)
-
-    def _make_room(self, size: int) -> None:
-        """Delete the least recently used files until `size` more bytes fit. Called under the lock, so a temporary file
-        was left by a process that died."""
-        for path in self._files(_TEMPORARY):
-            _unlink(path)
-        aged: list[tuple[int, Path, int]] = []
-        for path in self._files():
-            with contextlib.suppress(FileNotFoundError):
-                found = path.stat()
-                aged.append((found.st_mtime_ns, path, found.st_size))
-        total = sum(each[2] for each in aged)
-        for _, path, bytes_ in sorted(aged):
-            if total + size <= self.budget:
-                break
-            _unlink(path)
-            total -= bytes_
-
-    def _files(self, names: "re.Pattern[str]" = _FILE) -> Iterator[Path]:
-        for folder in self._path.iterdir():
-            if _FOLDER.fullmatch(folder.name) and paths.is_dir(folder) and not folder.is_symlink():
-                yield from (path for path in folder.iterdir() if names.fullmatch(path.name))
-
-    def _place(self, origin: Origin) -> Path:
-        return self._path / hashlib.sha256(json.dumps(asdict(origin), sort_keys=True).encode()).hexdigest()[:32]
-
-    @contextmanager
-    def _locked(self) -> Generator[None]:
-        """Keep other processes from writing and deleting; where the system has no such locks, the budget may be
-        exceeded for a moment."""
-        with (self._path / _LOCK).open("wb") as file:
-            if os.name == "posix":
-                import fcntl
-
-                fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-
-
-def _head(path: Path, origin: Origin) -> Stored:
-    """Returns the entry of a file; without tokens if it cannot be used."""
-    try:
-        return Stored(*read_head(path, origin), path)
-    except RequestError as error:
-        _log.warning("A state is not used: %s", error)
-        return Stored((), path=path)
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None
-
-
-def _unlink(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        _log.warning("%s cannot be deleted: %s", path, error)
 
 
 class Saves(Protocol):

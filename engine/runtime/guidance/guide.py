@@ -3,6 +3,8 @@
 from collections import deque
 from typing import NamedTuple, Protocol
 
+from engine.runtime.guidance.ending import Closer
+from engine.runtime.guidance.json_text import JsonPlace
 from engine.runtime.guidance.matcher import Compiler, Matcher, check
 from engine.runtime.guidance.trial import Controls
 from engine.support.errors import RequestError
@@ -63,7 +65,8 @@ class Guide:
         self._constraint = constraint
         self._parser = parser
         self._table = compiler.table
-        self._closed = compiler.compiled(constraint.grammar.closed)
+        self._closed = self._watched(compiler.compiled(constraint.grammar.closed))
+        self._closer = Closer() if constraint.close_at_limit else None
         self._matcher: Matcher | None = None
         sizes = [parser.size(*piece) for piece in constraint.prefix]
         self._place = -sum(sizes)
@@ -75,7 +78,7 @@ class Guide:
         self._dozes = constraint.may_reason and parser.undecided
         if constraint.holds == "answer" and not parser.in_reasoning and not self._dozes:
             opening = compiler.compiled(constraint.grammar.opening) if constraint.may_reason else self._closed
-            self._begin(opening.copy())
+            self._begin(self._watched(opening.copy()))
 
     @property
     def matcher(self) -> Matcher | None:
@@ -85,7 +88,21 @@ class Guide:
     @property
     def is_over(self) -> bool:
         """Whether the turn is complete: nothing can follow."""
+        if self._closer is not None and self._closer.closed:
+            return True
         return self._constraint.holds == "answer" and self._matcher is not None and self._matcher.is_over
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether something in the answer was closed for want of tokens."""
+        return self._closer is not None and (self._closer.closed or self._closer.closed_early)
+
+    def closing(self, token: int, left: int) -> list[int] | None:
+        """Returns the tokens that replace a drawn one after which the answer could not be completed in time; None if it
+        may stay. `left`: tokens that may still be drawn, it included."""
+        if self._closer is None or self._matcher is None:
+            return None
+        return self._closer.instead(self._matcher, token, left)
 
     def must_close(self, left: int) -> bool:
         """Whether reasoning must be closed now to leave room for the answer. `left`: tokens that may still be drawn."""
@@ -162,6 +179,11 @@ class Guide:
                 self._woken()
         elif self._matcher.is_over:
             self._matcher = None
+
+    def _watched(self, matcher: Matcher) -> Matcher:
+        if self._constraint.is_json:
+            matcher.json = JsonPlace()
+        return matcher
 
     def _begin(self, matcher: Matcher) -> None:
         for read in self._since(self._parser.answer_start):

@@ -9,6 +9,7 @@ from functools import cache, cached_property, lru_cache
 from time import thread_time
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from engine.runtime.guidance.json_text import JsonPlace
 from engine.runtime.guidance.numbers import Digits
 from engine.runtime.guidance.trial import Controls, ControlTokens, limits, refusals
 from engine.support.errors import RequestError
@@ -24,6 +25,7 @@ else:
 """One bit per token, whether it may come next; token 0 is the lowest bit of the first number."""
 _GBNF_WORD = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*|[\w-]+', re.DOTALL)
 """A text, a set of characters, a comment or a name in GBNF. The rule `start` is renamed, for Lark begins there."""
+_TO_QUOTE = re.compile(rb'(?:[^"\\]|\\.)*"', re.DOTALL)
 _SLOW = 0.05
 """Seconds of this thread's processor time that a token may take; the largest schemas take a thousandth of a second. A
 mask takes up to ten times as long as its token."""
@@ -46,13 +48,15 @@ class Tokens(ControlTokens, Protocol):
 class Matcher:
     """One turn's position in a grammar. Used by one thread at a time."""
 
-    __slots__ = ("_digits", "_inner", "_slow", "_table")
+    __slots__ = ("_digits", "_inner", "_slow", "_table", "json")
 
     def __init__(self, inner: Any, table: "Table", digits: Digits | None = None) -> None:
         self._inner = inner
         self._table = table
         self._slow = 0
         self._digits = digits
+        self.json: JsonPlace | None = None
+        """Set for an answer that is one JSON text: its place there, so that no key is written twice."""
 
     def consume(self, token: int) -> bool:
         """Advance by a token. Returns False, and changes nothing, if the grammar does not allow it. Raises RequestError
@@ -65,9 +69,18 @@ class Matcher:
                 "The constraint cannot be held any further: its grammar is so ambiguous that a token takes over "
                 f"{_SLOW * 1e3:.0f} ms. Simplify it."
             )
-        if taken and self._digits is not None:
-            self._digits.feed(self._table.bytes[token])
+        if taken:
+            self._took([token])
         return taken
+
+    def _took(self, tokens: Sequence[int]) -> None:
+        if self._digits is None:
+            return
+        for token in tokens:
+            data = self._table.bytes[token]
+            self._digits.feed(data)
+            if self.json is not None and token not in self._table.marks.numbers:
+                self.json.feed(data)
 
     def consume_text(self, text: str) -> bool:
         """Advance by plain text, however it is tokenized. Returns False, and changes nothing, if the grammar does not
@@ -75,8 +88,7 @@ class Matcher:
         tokens = self._table.tokens(text)
         if self._inner.validate_tokens(tokens) < len(tokens):
             return False
-        if self._digits is not None:
-            self._digits.feed(text.encode("utf-8", "replace"))
+        self._took(tokens)
         return not tokens or self._inner.consume_tokens(tokens)
 
     def allowed(self, tokens: Sequence[int]) -> Sequence[int]:
@@ -88,9 +100,7 @@ class Matcher:
         tokens: list[int] = self._inner.compute_ff_tokens()
         if self.error or (tokens and not self._inner.consume_tokens(tokens)):
             raise RequestError(f"The constraint cannot be held any further: {self.error}. Simplify it.")
-        if self._digits is not None:
-            for token in tokens:
-                self._digits.feed(self._table.bytes[token])
+        self._took(tokens)
         return tokens
 
     @property
@@ -126,7 +136,20 @@ class Matcher:
 
     def copy(self) -> "Matcher":
         """Returns an independent matcher at the same position."""
-        return Matcher(self._inner.deep_copy(), self._table, self._digits and self._digits.copy())
+        other = Matcher(self._inner.deep_copy(), self._table, self._digits and self._digits.copy())
+        other.json = self.json and self.json.copy()
+        return other
+
+    @property
+    def doubling(self) -> list[int]:
+        """The tokens that would end a key as one that its object has already."""
+        ends = () if self.json is None else self.json.taken()
+        return [token for end in ends for token in self._table.quoted.get(end, ())]
+
+    @property
+    def table(self) -> "Table":
+        """The vocabulary's table."""
+        return self._table
 
     @property
     def inner(self) -> Any:
@@ -188,6 +211,22 @@ class Table:
         return self.tokens('"')
 
     @cached_property
+    def quoted(self) -> dict[bytes, list[int]]:
+        """The tokens that hold a quote, by their bytes up to it."""
+        found: dict[bytes, list[int]] = {}
+        for token, data in enumerate(self.bytes):
+            if match := _TO_QUOTE.match(data):
+                found.setdefault(match[0], []).append(token)
+        return found
+
+    @cached_property
+    def single_bytes(self) -> list[int]:
+        """The tokens of one byte, letters first: what may stand in most texts."""
+        marked = self.marks.numbers
+        single = [token for token, data in enumerate(self.bytes) if len(data) == 1 and token not in marked]
+        return sorted(single, key=lambda token: (not self.bytes[token].isalnum(), self.bytes[token]))
+
+    @cached_property
     def behind_number(self) -> list[list[int]]:
         """Tokens that may follow a number in JSON."""
         return [self.tokens(text) for text in (",", "}", "]", "\n", " ")]
@@ -217,6 +256,7 @@ class Marks:
             text = tokens.token_bytes(token).decode(errors="replace")
             if len(text) > 1 and text.strip() == text:
                 self.tokens.setdefault(text, token)
+        self.numbers = frozenset(self.tokens.values())
         longest_first = sorted(self.tokens, key=len, reverse=True)
         self._pattern = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if longest_first else None
 
@@ -362,7 +402,7 @@ def masks(matchers: Sequence[Matcher]) -> "Sequence[Mask]":
     import numpy as np
     from llguidance.numpy import fill_next_token_bitmask_par
 
-    table = matchers[0]._table  # pyright: ignore[reportPrivateUsage]
+    table = matchers[0].table
     rows = np.zeros((len(matchers), table.words), dtype=np.int32)
     numbered = [(matcher.inner, number) for number, matcher in enumerate(matchers)]
     fill_next_token_bitmask_par(_executor(), numbered, rows)
@@ -371,7 +411,18 @@ def masks(matchers: Sequence[Matcher]) -> "Sequence[Mask]":
             rows[number] |= table.end_bits
         if matcher.number_must_end:
             rows[number] &= table.no_digit_bits
+        if doubling := matcher.doubling:
+            rows[number] = _without(rows[number], doubling)
     return list(rows)
+
+
+def _without(row: "Mask", tokens: Sequence[int]) -> "Mask":
+    """Returns the row without these tokens; as it was if nothing would be left."""
+    import numpy as np
+
+    bits = np.unpackbits(row.view(np.uint8), bitorder="little")
+    bits[list(tokens)] = 0
+    return np.packbits(bits, bitorder="little").view(np.int32) if bits.any() else row
 
 
 _executors: list[Any] = []

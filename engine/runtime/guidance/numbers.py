@@ -1,10 +1,10 @@
-"""Numbers in JSON that a model would write without an end: 16 digits before the point, 16 behind it, 2 of an exponent.
+"""Numbers in JSON that a model would write without an end: 19 digits before the point, 19 behind it, 2 of an exponent.
 
-A double holds 17 significant digits, and what is written within these limits is read back as a finite number. A JSON
-Schema has no words for them, and llguidance lets digits follow each other for ever.
+An integer of 64 bits has 19 digits and a double 17 that count; what is written within these limits is read back as a
+finite number. A JSON Schema has no words for them, and llguidance lets digits follow each other for ever.
 """
 
-_MOST_DIGITS = 16
+_MOST_DIGITS = 19
 _MOST_OF_EXPONENT = 2
 
 

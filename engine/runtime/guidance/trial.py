@@ -8,7 +8,6 @@ starts on first use, stays, and is replaced when a grammar was too slow for it o
 import json
 import logging
 import os
-import sys
 import threading
 import time
 from collections import OrderedDict, deque
@@ -23,6 +22,7 @@ from typing import Any, BinaryIO, Protocol
 
 from engine.support.child import Child, ChildGoneError, ChildNotStartedError, ends, read_frame, write_frame
 from engine.support.errors import RequestError
+from engine.support.limits import limit_resources
 
 SECONDS = 30.0
 """The longest time limit of a trial, in seconds; with a deadline it is half of the time left, since this process then
@@ -202,7 +202,7 @@ def main() -> int:
     """In the child: try the grammars of each order until the orders end; send back a list of errors and nulls."""
     tokenizers: dict[str, Any] = {}
     _errors([Controls().text, [_SIMPLE]], tokenizers)  # imports, in no time limit
-    _limit()
+    limit_resources(AS=_MEMORY, CORE=0)
     orders, answers = ends()
     threading.stack_size(_STACK)
     thread = threading.Thread(target=_serve, args=(orders, answers, tokenizers))
@@ -218,17 +218,6 @@ def _serve(orders: BinaryIO, answers: FileIO, tokenizers: dict[str, Any]) -> Non
         except EOFError:
             return
         write_frame(answers, json.dumps(_errors(order, tokenizers)).encode())
-
-
-def _limit() -> None:
-    """Limit the memory of this process, where the system can."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _errors(order: Sequence[Any], tokenizers: dict[str, Any]) -> list[str | None]:

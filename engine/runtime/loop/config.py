@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from engine.runtime.cache.state_store import StateStore
 from engine.support.errors import RequestError, shown
+from engine.support.hints import value_hint
 from engine.types.media import MediaUrls
 
 SplitMode: TypeAlias = Literal["none", "layer", "row", "tensor"]
@@ -53,7 +54,7 @@ _STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=T
 def refusal(name: str, value: object, error: ValidationError) -> RequestError:
     """Returns the error for an option that is not valid."""
     found = dict.fromkeys(each["msg"].replace("Input should", "it should") for each in error.errors(include_url=False))
-    return RequestError(f"{name}={shown(value)} is not valid: {', or '.join(found)}.")
+    return RequestError(f"{name}={shown(value)} is not valid: {', or '.join(found)}{value_hint(name)}.")
 
 
 @cache

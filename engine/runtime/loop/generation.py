@@ -128,7 +128,8 @@ class Generation:
         is_end = named or self._is_end(token)
         if guide is not None:
             text = None if is_end else self._tokens[token][0].decode(errors="replace")
-            if others := guide.instead(text):
+            left = None if limits.max_tokens is None else limits.max_tokens - self.tokens
+            if others := guide.instead(text) or (None if left is None else guide.closing(token, left)):
                 after = self._after([event for other in others for event in self._read(other)])
                 return after._replace(forced=(*others, *after.forced), dropped=True)
         if not is_end:
@@ -136,9 +137,14 @@ class Generation:
         # A grammar that is in force allows an end token only where the turn is complete.
         ends = named or not limits.ignore_eos or self.matcher is not None
         if ends and token in limits.markers:
-            return Advance(self._read(token, taken=True), (), "stop", dropped=True)
+            return Advance(self._read(token, taken=True), (), self._complete, dropped=True)
         self.tokens += 1
-        return Advance([], (), "stop", dropped=True) if ends else self._after([])
+        return Advance([], (), self._complete, dropped=True) if ends else self._after([])
+
+    @property
+    def _complete(self) -> FinishReason:
+        """Why a turn ends that is complete: by its limit if it is so only since something was closed."""
+        return "length" if self._guide is not None and self._guide.was_cut else "stop"
 
     def _is_end(self, token: int) -> bool:
         return token in self._limits.ends or self._tokens[token][2]
@@ -149,7 +155,7 @@ class Generation:
         if self._stops is not None and self._stops.hit:
             return Advance(events, (), "stop", dropped=True)
         if guide is not None and guide.is_over:
-            return Advance(events, (), "stop")
+            return Advance(events, (), self._complete)
         if limits.max_tokens is not None and self.tokens >= limits.max_tokens:
             return Advance(events, (), "length")
         if limits.reasoning_budget is None and not self._closing and guide is None:
@@ -171,7 +177,7 @@ class Generation:
         for token in tokens:
             events += self._read(token, taken=True)
         if end is not None or (self._stops is not None and self._stops.hit) or guide.is_over:
-            finish = "stop"
+            finish = self._complete
         elif limits.max_tokens is not None and self.tokens >= limits.max_tokens:
             finish = "length"
         return advance._replace(events=events, forced=(*advance.forced, *tokens), finish=finish)

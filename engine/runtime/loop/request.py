@@ -41,7 +41,8 @@ class TurnRequest:
     - `claims`: what the turn held stays in the cache, or is kept as a state, until `Unpin` with the request's id.
     - `constraint`: the grammar that the answer, or the calls, must match. `reads` reads the finished answer.
     - `ended` is called in the engine's thread with all events of a turn that was neither cut off nor cancelled.
-    - `named`: the adapters that compute the turn, as the caller named them.
+    - `named`: the adapters that compute the turn, as the caller named them. `cache_salt`: whose turn it is; prefixes
+      are shared among equal ones only.
 
     The service fills in the rest for the loop, and leaves out what only concerns the reader:
 
@@ -70,6 +71,7 @@ class TurnRequest:
     constraint: Constraint | None = None
     reads: Callable[[str], object] | None = None
     named: AdaptersLike | None = None
+    cache_salt: str | None = None
     tokens: tuple[int, ...] = ()
     id: int = 0
     limits: Limits = field(default_factory=Limits)
@@ -110,6 +112,7 @@ _OF_READERS: dict[str, Any] = {
     "ended": None,
     "reads": None,
     "named": None,
+    "cache_salt": None,
 }
 
 

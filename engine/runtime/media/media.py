@@ -61,8 +61,8 @@ class Projector(Protocol):
     def kinds(self) -> frozenset[MediaKind]: ...
 
     def read(self, media: Media) -> Sequence[PromptPart]:
-        """Returns a picture or a sound as the model reads it. May be called from any thread. Raises RequestError for a
-        kind that this projector does not take, and for what it cannot read."""
+        """Returns a picture or a sound of these kinds as the model reads it. May be called from any thread. Raises
+        RequestError for what it cannot read."""
         ...
 
     def encode(self, unit: MediaChunk) -> Embeddings:

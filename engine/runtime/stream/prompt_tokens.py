@@ -1,6 +1,6 @@
 """What a prompt becomes before it is sent to the loop: tokens, chunks of media, and what ends its answer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property, lru_cache, partial
 from itertools import groupby
 
@@ -12,7 +12,7 @@ from engine.runtime.loop.generation import Limits
 from engine.runtime.loop.request import TurnRequest
 from engine.runtime.media.media import ChunkAt, MediaChunk, PromptPart, Tokenized, row_tokens, whole
 from engine.support.errors import RequestError
-from engine.types.media import Media
+from engine.types.media import Media, MediaKind
 from engine.types.prompt import MediaPiece, Piece, Prompt
 
 _REMEMBERED_MEDIA = 16
@@ -37,15 +37,22 @@ def _single_tokens(vocab: Vocab, texts: tuple[str, ...] | frozenset[str]) -> tup
 
 class PromptTokens:
     """Makes tokens of prompts for one vocabulary. `turns`: the tokens of turns generated here; `read`: reads pictures
-    and sounds as the model's projector does, if there is one."""
+    and sounds as the model's projector does, if there is one, and of these `kinds`."""
 
-    def __init__(self, vocab: Vocab, turns: TurnMemory, read: Callable[[Media], Sequence[PromptPart]] | None) -> None:
+    def __init__(
+        self,
+        vocab: Vocab,
+        turns: TurnMemory,
+        read: Callable[[Media], Sequence[PromptPart]] | None,
+        kinds: Collection[MediaKind],
+    ) -> None:
         self._vocab = vocab
         self._turns = turns
         self._control = ControlTokens(vocab)
         # What a template writes in every turn, by its exact text: a text never stands for another.
         self._encoded = lru_cache(maxsize=16)(partial(_encoded, vocab))
         self._single = lru_cache(maxsize=16)(partial(_single_tokens, vocab))
+        self._kinds = kinds
         self._projected = None if read is None else lru_cache(maxsize=_REMEMBERED_MEDIA)(read)
 
     def forget_media(self) -> None:
@@ -85,6 +92,11 @@ class PromptTokens:
             raise RequestError(
                 "The conversation has images or sounds, and this engine was loaded without a projector; load it with "
                 'projector="auto", or with the file of its projector (mmproj).'
+            )
+        if media.kind not in self._kinds:
+            raise RequestError(
+                f"The model's projector takes {' and '.join(sorted(self._kinds))}, not {media.kind}; leave it out, or "
+                "load the model with a projector that does."
             )
         return self._projected(media)
 

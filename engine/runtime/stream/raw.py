@@ -30,7 +30,7 @@ def tokens_of(vocab: Vocab, tokens: Iterable[int]) -> tuple[int, ...]:
     try:
         known = tuple(map(index, tokens))
     except TypeError as error:
-        raise RequestError(f"Tokens must be a list of integers ({error}); pass one, or a string.") from error
+        raise RequestError(f"Tokens must be a list of integers ({error}); pass one, or one text.") from error
     return known_tokens(vocab, known)
 
 

@@ -69,7 +69,10 @@ class Service:
         else:
             self._runner, reader = Runner(backend, self._post.deliver, options, draft), backend.projector
         self._prompts = PromptTokens(
-            backend.vocab, self._turns, reader.read if reader is not None and self._info.media else None
+            backend.vocab,
+            self._turns,
+            reader.read if reader is not None and self._info.media else None,
+            self._info.media,
         )
         weakref.finalize(self, _close, self._home, self._runner.close)
 
@@ -155,7 +158,8 @@ class Service:
         if turn.constraint is not None:
             check_constraint(turn.constraint, self._prompts.controls)
         limits = self._prompts.limits(turn, self._info.n_ctx - len(tokens))
-        starts, adapters = self._prompts.turn_starts(tokens, turn.prompt), self._adapters.chosen(turn.named, tokens)
+        starts = self._prompts.turn_starts(tokens, turn.prompt)
+        adapters = self._adapters.chosen(turn.named, tokens).salted(turn.cache_salt)
         request = replace(turn.crossing(next(self._ids), tokens, limits, starts, adapters), media=media)
         stream = self._start(request, OutputQueue(turn, tokens))
         if turn.claims:
@@ -168,15 +172,16 @@ class Service:
         tokens: Sequence[int],
         adapters: AdaptersLike | None = None,
         *,
+        salt: str | None = None,
         media: tuple[ChunkAt, ...] = (),
         progress: Progress | None = None,
     ) -> "PinnedPrefix":
         """Evaluate a prefix and keep it for prompts that begin with it; returns when it is evaluated. It occupies a
         sequence.
 
-        `adapters` compute it, and the prompts that it is for. `progress`: as for `submit`. Raises ContextOverflowError
-        when the prefix does not fit, RequestError when no sequence is available for it, EngineError when it was
-        stopped.
+        `adapters` compute it, and the prompts that it is for, which have the same `salt`. `progress`: as for
+        `submit`. Raises ContextOverflowError when the prefix does not fit, RequestError when no sequence is available
+        for it, EngineError when it was stopped.
         """
         self.check()
         check_generates(self._info)
@@ -184,7 +189,7 @@ class Service:
         if not tokens:
             raise RequestError("The prefix is empty; give it at least one token.")
         check_fits(len(tokens), self._info.n_ctx)
-        id_, chosen = next(self._ids), self._adapters.chosen(adapters, tokens)
+        id_, chosen = next(self._ids), self._adapters.chosen(adapters, tokens).salted(salt)
         turn = TurnRequest(Prompt("", ()), NoParser, progress=progress, pin=True)
         request = replace(turn.crossing(id_, tokens, Limits(), (), chosen), media=media)
         stream = self._start(request, OutputQueue(turn, tokens))
@@ -202,9 +207,10 @@ class Service:
         top: int = 1,
         named: AdaptersLike | None = None,
         media: tuple[ChunkAt, ...] = (),
+        salt: str | None = None,
     ) -> Stream:
         """Read `scored` after `tokens`: the stream's logprobs are those of its tokens, each with the `top` likeliest of
-        its place. `named`: the adapters that compute them. Raises what `submit` raises."""
+        its place. `named`: the adapters that compute them; `salt`: whose they are. Raises what `submit` raises."""
         self.check()
         check_generates(self._info)
         if not tokens or not scored:
@@ -214,7 +220,7 @@ class Service:
         known_tokens(self._vocab, scored)
         check_fits(len(tokens) + len(scored) - 1, self._info.n_ctx)
         turn = TurnRequest(Prompt("", ()), NoParser, SamplingParams(logprobs=top), scored=scored, offline=True)
-        adapters = self._adapters.chosen(named, tokens)
+        adapters = self._adapters.chosen(named, tokens).salted(salt)
         request = replace(turn.crossing(next(self._ids), tokens, Limits(), (), adapters), media=media)
         return self._start(request, OutputQueue(turn, tokens))
 

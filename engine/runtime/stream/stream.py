@@ -1,6 +1,7 @@
 """One turn as its reader sees it: a stream of events, for threads and for asyncio."""
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -65,6 +66,11 @@ class OutputQueue:
             self.fault, self.stopped = contained(error), True
         if self.stopped:
             self.cancel()
+
+
+_CLOSED = ("{", "[", '"')
+"""What a JSON answer begins with that has an end: cut anywhere, it could not be read."""
+_AT_LIMIT = "The answer is incomplete: its tokens were used up, and what was open was closed. Raise max_tokens."
 
 
 class Stream(TwoWayStream[Completion[Answer_co]], Generic[Answer_co]):
@@ -180,6 +186,9 @@ class Stream(TwoWayStream[Completion[Answer_co]], Generic[Answer_co]):
         assert self._reads is not None, "called only if answers are read"
         if whole.tool_calls:
             return {"parse_error": "The model called tools instead of giving an answer."}
+        if whole.finish_reason == "length" and whole.content.lstrip().startswith(_CLOSED):
+            with contextlib.suppress(ValueError):
+                return {"parsed": self._reads(whole.content), "parse_error": _AT_LIMIT}
         if whole.finish_reason not in ("stop", "tool_calls"):
             return {"parse_error": f"The answer is incomplete: the turn ended with {whole.finish_reason!r}."}
         try:

@@ -1,20 +1,23 @@
 """`Audio`: decoded once into samples that never change.
 
-Strangers' bytes are decoded by soundfile only, never by llama.cpp: formats by name, within limits. WAV is read here,
-since Python 3.11's `wave` reads neither floats nor the extensible header. Sources: "Multimedia Programming Interface
-and Data Specifications 1.0", "Multiple Channel Audio Data and WAVE Files".
+Files are decoded by soundfile only, in a child process, never by llama.cpp: formats by name, within limits. WAV is read
+here, since Python 3.11's `wave` reads neither floats nor the extensible header. Sources: "Multimedia Programming
+Interface and Data Specifications 1.0", "Multiple Channel Audio Data and WAVE Files".
 """
 
 import math
 import struct
 from collections.abc import Iterator
 from hashlib import sha256
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, cast
 
 from engine.support.errors import RequestError, shown
-from engine.types.media.source import array_of, bytes_of, damaged, data_url_of, missing
+from engine.types.media.budget import MOST_SAMPLES, MOST_SECONDS, MediaBudget, too_many
+from engine.types.media.decoding import PIECE, samples_of
+from engine.types.media.source import Encoded, array_of, bytes_of, damaged, data_url_of, missing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,9 +25,6 @@ if TYPE_CHECKING:
 
     Samples: TypeAlias = NDArray[np.float32]
 
-MOST_SECONDS = 30 * 60
-MOST_SAMPLES = MOST_SECONDS * 48_000
-"""The most samples of a sound, one channel: of higher rates, fewer seconds fit."""
 MOST_CHANNELS = 32
 _RATES = range(1_000, 384_001)
 _ZEROS = 16  # zero crossings of the resampling filter on each side
@@ -40,16 +40,52 @@ class Audio:
         shape (samples, channels), with `rate` in Hz: floats from -1 to 1, or integers of their full range.
 
     Channels are averaged. Raises RequestError for what is none of these, is damaged, has no samples, holds NaN or
-    infinity, takes more than 30 minutes (or 86.4 million samples) or 64 MiB of bytes; and if soundfile is needed and
-    missing.
+    infinity, takes more than 30 minutes (or 86.4 million samples) or 64 MiB of bytes, or too long to decode; and if
+    soundfile is needed and missing.
+
+    What came over the wire is decoded when a model takes it, or when its samples are first asked for, which then raises
+    RequestError.
     """
 
-    __slots__ = ("_digest", "_rate", "_samples")
+    __slots__ = ("_content", "_sent")
 
     def __init__(self, source: AudioSource, rate: int | None = None) -> None:
-        self._rate, self._samples = _sound(source, rate)
-        self._samples.flags.writeable = False
-        self._digest = sha256(b"audio %d " % self._rate + self._samples.tobytes()).digest()
+        self._content: _Sound | Encoded = _told(*_sound(source, rate))
+        self._sent = False
+
+    @classmethod
+    def undecoded(cls, file: Encoded) -> Self:
+        """Returns the sound of a file that came over the wire. Raises RequestError for one of another format, or of too
+        many bytes."""
+        file.check_size()
+        if not (_is_wav(file.head) or _is_compressed(file.head)):
+            raise _unknown(file.size)
+        sound = cls.__new__(cls)
+        sound._content, sound._sent = file, True
+        return sound
+
+    def decode(self, budget: MediaBudget | None = None) -> Self:
+        """Decode a sound that came over the wire, unless it was done before, and count it. Raises RequestError for one
+        that cannot be decoded, or is more than what is left of the budget."""
+        budget = budget or MediaBudget()
+        if self._sent:
+            budget.take("parts")
+        if isinstance(self._content, Encoded):
+            budget.take("bytes", self._content.size)
+            self._content = _told(*_of_file(self._content.data(), budget))
+        elif self._sent:
+            budget.take("samples", len(self.samples))
+        return self
+
+    @property
+    def is_decoded(self) -> bool:
+        return not isinstance(self._content, Encoded)
+
+    @property
+    def _heard(self) -> "_Sound":
+        if isinstance(self._content, Encoded):
+            self.decode()
+        return cast("_Sound", self._content)
 
     @property
     def kind(self) -> Literal["audio"]:
@@ -58,31 +94,40 @@ class Audio:
     @property
     def samples(self) -> "Samples":
         """The samples, read-only."""
-        return self._samples
+        return self._heard.samples
 
     @property
     def rate(self) -> int:
         """Samples per second."""
-        return self._rate
+        return self._heard.rate
 
     @property
     def seconds(self) -> float:
-        return len(self._samples) / self._rate
+        return len(self.samples) / self.rate
 
     @property
     def digest(self) -> bytes:
         """SHA-256 over the kind, the rate and the samples."""
-        return self._digest
+        return self._heard.digest
+
+    @property
+    def identity(self) -> bytes:
+        """What tells it from others without decoding it: the digest, or that of the file."""
+        return self._content.digest
 
     @property
     def about(self) -> str:
         """The sound in a word, for people: "audio 2.5 s"."""
-        return f"audio {self.seconds:.1f} s"
+        match self._content:
+            case Encoded():
+                return f"audio of {self._content.size:,} bytes"
+            case _:
+                return f"audio {self.seconds:.1f} s"
 
     def wav(self) -> bytes:
         """Returns the sound as a WAV file of floats, which loses nothing."""
-        data = self._samples.astype("<f4").tobytes()
-        form = struct.pack("<4sIHHIIHH", b"fmt ", 16, _FLOAT, 1, self._rate, 4 * self._rate, 4, 32)
+        data = self.samples.astype("<f4").tobytes()
+        form = struct.pack("<4sIHHIIHH", b"fmt ", 16, _FLOAT, 1, self.rate, 4 * self.rate, 4, 32)
         return b"".join(
             (b"RIFF", struct.pack("<I", 36 + len(data)), b"WAVE", form, struct.pack("<4sI", b"data", len(data)), data)
         )
@@ -94,16 +139,30 @@ class Audio:
     def resampled(self, rate: int) -> "Samples":
         """Returns the samples at another rate (Hz), through a windowed sinc filter that removes what the lower of both
         rates cannot hold."""
-        return self._samples if rate == self._rate else _resampled(self._samples, self._rate, rate)
+        return self.samples if rate == self.rate else _resampled(self.samples, self.rate, rate)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Audio) and self._digest == other._digest
+        return isinstance(other, Audio) and self.digest == other.digest
 
     def __hash__(self) -> int:
-        return hash(self._digest)
+        return hash(self.digest)
 
     def __repr__(self) -> str:
-        return f"<Audio {self.seconds:.1f} s at {self._rate} Hz {self._digest.hex()[:8]}>"
+        at = f" at {self._content.rate} Hz" if isinstance(self._content, _Sound) else ""
+        return f"<{self.about.capitalize()}{at} {self.identity.hex()[:8]}>"
+
+
+class _Sound(NamedTuple):
+    rate: int
+    samples: "Samples"
+    digest: bytes
+
+
+def _told(rate: int, samples: "Samples") -> _Sound:
+    samples.flags.writeable = False
+    found = sha256(b"audio %d " % rate)
+    found.update(samples.data)
+    return _Sound(rate, samples, found.digest())
 
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
@@ -123,11 +182,29 @@ def _sound(source: object, rate: int | None) -> "tuple[int, Samples]":
         raise RequestError(
             f"a {type(source).__name__} is no source of audio; give a path, bytes, or a NumPy array with rate=."
         )
-    if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
-        return _wav(data)
-    if data[:4] in (b"fLaC", b"OggS") or data[:3] == b"ID3" or (data[:1] == b"\xff" and data[1:2] >= b"\xe0"):
-        return _compressed(data)
-    raise RequestError(f"the audio of {len(data):,} bytes is none of WAV, FLAC, OGG, MP3; convert it first.")
+    return _of_file(data, MediaBudget())
+
+
+def _is_wav(data: bytes) -> bool:
+    return data[:4] == b"RIFF" and data[8:12] == b"WAVE"
+
+
+def _is_compressed(data: bytes) -> bool:
+    return data[:4] in (b"fLaC", b"OggS") or data[:3] == b"ID3" or (data[:1] == b"\xff" and data[1:2] >= b"\xe0")
+
+
+def _unknown(size: int) -> RequestError:
+    return RequestError(f"the audio of {size:,} bytes is none of WAV, FLAC, OGG, MP3; convert it first.")
+
+
+def _of_file(data: bytes, budget: MediaBudget) -> "tuple[int, Samples]":
+    if _is_wav(data):
+        return _wav(data, budget)
+    if not _is_compressed(data):
+        raise _unknown(len(data))
+    if find_spec("soundfile") is None:
+        raise missing("soundfile", "audio")
+    return _checked_sound(*samples_of(data, budget))
 
 
 def _checked_rate(rate: object) -> int:
@@ -151,8 +228,10 @@ def _scaled(array: "NDArray[Any]") -> "Samples":
         return array.astype(np.float32)
     if array.dtype.name not in ("uint8", "int16", "int32"):
         raise RequestError(f"an array of {array.dtype} is no audio; convert it to float32, int16, int32 or uint8.")
-    middle = 128 if array.dtype == np.uint8 else 0
-    return (array.astype(np.float64) - middle).astype(np.float32) / np.float32(2 ** (8 * array.dtype.itemsize - 1))
+    samples = array.astype(np.float32)
+    samples -= 128 if array.dtype == np.uint8 else 0
+    samples /= np.float32(2 ** (8 * array.dtype.itemsize - 1))
+    return samples
 
 
 def _check_length(samples: int) -> None:
@@ -178,7 +257,7 @@ def _checked_sound(rate: int, samples: "Samples") -> "tuple[int, Samples]":
     return rate, samples
 
 
-def _wav(data: bytes) -> "tuple[int, Samples]":
+def _wav(data: bytes, budget: MediaBudget) -> "tuple[int, Samples]":
     form, sound = None, None
     for name, body in _chunks(data):
         if name == b"fmt " and len(body) >= 16:
@@ -196,6 +275,7 @@ def _wav(data: bytes) -> "tuple[int, Samples]":
             f"32 bits or as floats, with at most {MOST_CHANNELS} channels."
         )
     _check_length(len(sound) // frame)
+    budget.take("samples", len(sound) // frame)
     samples = _wav_samples(sound[: len(sound) // frame * frame], tag, bits)
     return _checked_sound(_checked_rate(rate), _mono(samples.reshape(-1, channels)))
 
@@ -225,31 +305,39 @@ def _wav_samples(sound: memoryview, tag: int, bits: int) -> "NDArray[Any]":
     return _scaled(wide.view("<i4")[:, 0])
 
 
-def _compressed(data: bytes) -> "tuple[int, Samples]":
-    import numpy as np
-
+def decoded(data: bytes, most: int) -> "tuple[int, Iterator[Samples]]":
+    """In a child: return the rate of a sound's file, and its samples in blocks; `most` are left to its request. Both
+    raise RequestError."""
     opened: Any = None
     try:
         opened = _opened(data)
         rate, channels, kind = opened.samplerate, opened.channels, opened.format
-        if kind not in ("FLAC", "OGG", "MP3", "MPEG") or not 1 <= channels <= MOST_CHANNELS:
-            raise RequestError(f"audio of format {kind} with {channels} channels is not read; convert it to WAV.")
-        most = min(MOST_SECONDS * _checked_rate(rate), MOST_SAMPLES)
-        blocks, count = list[Any](), 0
-        # By blocks: what a header says of the length may be a lie.
-        while len(block := opened.read(1 << 16, dtype="float32", always_2d=True)):
+    except (RequestError, MemoryError):
+        raise
+    except Exception as error:
+        raise damaged("audio", error) from error
+    if kind not in ("FLAC", "OGG", "MP3", "MPEG") or not 1 <= channels <= MOST_CHANNELS:
+        raise RequestError(f"audio of format {kind} with {channels} channels is not read; convert it to WAV.")
+    return _checked_rate(rate), _blocks(opened, most)
+
+
+def _blocks(opened: Any, most: int) -> "Iterator[Samples]":
+    """Yields the samples of one channel. By blocks: what a header says of the length may be a lie."""
+    longest, count = min(MOST_SECONDS * opened.samplerate, MOST_SAMPLES), 0
+    try:
+        while len(block := opened.read(PIECE // 4 // opened.channels, dtype="float32", always_2d=True)):
             count += len(block)
+            if count > longest:
+                raise RequestError(f"the audio takes more than {longest / opened.samplerate:,.0f} seconds; cut it.")
             if count > most:
-                raise RequestError(f"the audio takes more than {most / rate:,.0f} seconds; cut it.")
-            blocks.append(_mono(block))
-    except RequestError:
+                raise too_many("samples")
+            yield _mono(block)
+    except (RequestError, MemoryError):
         raise
     except Exception as error:
         raise damaged("audio", error) from error
     finally:
-        if opened is not None:
-            opened.close()
-    return _checked_sound(rate, np.concatenate(blocks) if blocks else np.zeros(0, np.float32))
+        opened.close()
 
 
 def _opened(data: bytes) -> Any:

@@ -1,7 +1,7 @@
 """`Image`: decoded once into pixels that never change.
 
-Strangers' bytes are decoded by Pillow only, never by llama.cpp: formats by name, the size checked before anything is
-unpacked. Source: "Portable Network Graphics (PNG) Specification".
+Files are decoded by Pillow only, in a child process, never by llama.cpp: formats by name, the size checked before
+anything is unpacked. Source: "Portable Network Graphics (PNG) Specification".
 """
 
 import struct
@@ -9,18 +9,22 @@ import sys
 import zlib
 from collections.abc import Callable
 from hashlib import sha256
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, cast
 
 from engine.support.errors import RequestError
-from engine.types.media.source import array_of, bytes_of, damaged, data_url_of, missing
+from engine.types.media.budget import MOST_PIXELS, MediaBudget, too_many
+from engine.types.media.decoding import pixels_of
+from engine.types.media.source import Encoded, array_of, bytes_of, damaged, data_url_of, missing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image as PillowImage
 
-MOST_PIXELS = 64_000_000
+MOST_SHOWN = 16_000_000
+"""The most pixels that a file is decoded to: no projector looks at as many, and a photo has 12 million."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 _SHOWN = 512  # pixels of the longer side of a picture in a page
 
@@ -30,6 +34,8 @@ _ORIENTATION = 0x0112  # the tag of EXIF
 _COLOURS = frozenset({"1", "L", "P", "RGB", "CMYK", "YCbCr", "HSV"})
 _ALPHA = frozenset({"RGBA", "LA", "PA", "RGBa", "La"})
 _SIXTEEN = frozenset({"I", "I;16", "I;16L", "I;16B", "I;16N"})
+
+_MAGIC = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"BM")  # and RIFF....WEBP
 
 ImageSource: TypeAlias = "str | Path | bytes | Image | PillowImage | NDArray[Any]"
 
@@ -41,15 +47,63 @@ class Image:
         array of shape (height, width), (height, width, 1), (.., 3) or (.., 4), uint8 or float from 0 to 1.
 
     A picture is turned as its EXIF data says; what is transparent becomes white; of 16 bits the upper eight stay; of an
-    animation the first frame. Raises RequestError for what is none of these, is damaged, has no pixels or more than 64
-    million, or more than 64 MiB of bytes; and if Pillow is needed and missing.
+    animation the first frame. A file of more than 16 million pixels is scaled down to them. Raises RequestError for
+    what is none of these, is damaged, has no pixels or more than 64 million, or more than 64 MiB of bytes, or takes too
+    long to decode; and if Pillow is needed and missing.
+
+    What came over the wire is decoded when a model takes it, or when its pixels are first asked for, which then raises
+    RequestError.
     """
 
-    __slots__ = ("_digest", "_height", "_rgb", "_width")
+    __slots__ = ("_content", "_sent")
 
     def __init__(self, source: ImageSource) -> None:
-        self._width, self._height, self._rgb = _pixels(source)
-        self._digest = sha256(b"image %d %d " % (self._width, self._height) + self._rgb).digest()
+        self._content: _Pixels | Encoded = source._shown if isinstance(source, Image) else _pixels(source)
+        self._sent = False
+
+    @classmethod
+    def undecoded(cls, file: Encoded) -> Self:
+        """Returns the picture of a file that came over the wire. Raises RequestError for one of another format, or of
+        too many bytes."""
+        file.check_size()
+        if not (file.head.startswith(_MAGIC) or (file.head[:4], file.head[8:12]) == (b"RIFF", b"WEBP")):
+            raise _unknown(file.size)
+        image = cls.__new__(cls)
+        image._content, image._sent = file, True
+        return image
+
+    @classmethod
+    def sent(cls, data: bytes, budget: MediaBudget) -> Self:
+        """Returns the picture of a file that came over the wire, decoded within what is left of the budget. Raises
+        RequestError as `decode` does."""
+        budget.take("parts")
+        budget.take("bytes", len(data))
+        image = cls.__new__(cls)
+        image._content, image._sent = _of_file(data, budget), True
+        return image
+
+    def decode(self, budget: MediaBudget | None = None) -> Self:
+        """Decode a picture that came over the wire, unless it was done before, and count it. Raises RequestError for
+        one that cannot be decoded, or is more than what is left of the budget."""
+        budget = budget or MediaBudget()
+        if self._sent:
+            budget.take("parts")
+        if isinstance(self._content, Encoded):
+            budget.take("bytes", self._content.size)
+            self._content = _of_file(self._content.data(), budget)
+        elif self._sent:
+            budget.take("pixels", self.width * self.height)
+        return self
+
+    @property
+    def is_decoded(self) -> bool:
+        return not isinstance(self._content, Encoded)
+
+    @property
+    def _shown(self) -> "_Pixels":
+        if isinstance(self._content, Encoded):
+            self.decode()
+        return cast("_Pixels", self._content)
 
     @property
     def kind(self) -> Literal["image"]:
@@ -57,30 +111,39 @@ class Image:
 
     @property
     def width(self) -> int:
-        return self._width
+        return self._shown.width
 
     @property
     def height(self) -> int:
-        return self._height
+        return self._shown.height
 
     @property
     def rgb(self) -> bytes:
         """The pixels row by row, three bytes each."""
-        return self._rgb
+        return self._shown.rgb
 
     @property
     def digest(self) -> bytes:
         """SHA-256 over the kind, the size and the pixels."""
-        return self._digest
+        return self._shown.digest
+
+    @property
+    def identity(self) -> bytes:
+        """What tells it from others without decoding it: the digest, or that of the file."""
+        return self._content.digest
 
     @property
     def about(self) -> str:
         """The picture in a word, for people: "image 64x40"."""
-        return f"image {self._width}x{self._height}"
+        match self._content:
+            case Encoded():
+                return f"image of {self._content.size:,} bytes"
+            case _:
+                return f"image {self._content.width}x{self._content.height}"
 
     def png(self) -> bytes:
         """Returns the picture as a PNG file."""
-        return _png(self._width, self._height, self._rgb)
+        return _png(self.width, self.height, self.rgb)
 
     def data_url(self) -> str:
         """Returns the picture as the `data:` URL of a PNG file."""
@@ -88,15 +151,16 @@ class Image:
 
     def preview(self) -> str:
         """Returns the `data:` URL of the picture, scaled down to 512 pixels on its longer side if it is larger."""
-        step = -(-max(self._width, self._height) // _SHOWN)
+        width, height, rgb, _ = self._shown
+        step = -(-max(width, height) // _SHOWN)
         if step == 1:
             return self.data_url()
         import numpy as np
 
         # The means of squares of pixels; of a side shorter than a square, of what is there.
-        high, wide = min(step, self._height), min(step, self._width)
-        rows, columns = self._height // high, self._width // wide
-        pixels = np.frombuffer(self._rgb, np.uint8).reshape(self._height, self._width, 3)
+        high, wide = min(step, height), min(step, width)
+        rows, columns = height // high, width // wide
+        pixels = np.frombuffer(rgb, np.uint8).reshape(height, width, 3)
         squares = pixels[: rows * high, : columns * wide].reshape(rows, high, columns, wide, 3)
         means = squares.mean((1, 3), dtype=np.float32).astype(np.uint8)
         return data_url_of("image/png", _png(columns, rows, means.tobytes()))
@@ -105,59 +169,93 @@ class Image:
         return f'<img src="{self.preview()}" alt="{self.about}" style="max-width:100%">'
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Image) and self._digest == other._digest
+        return isinstance(other, Image) and self.digest == other.digest
 
     def __hash__(self) -> int:
-        return hash(self._digest)
+        return hash(self.digest)
 
     def __repr__(self) -> str:
-        return f"<Image {self._width}x{self._height} {self._digest.hex()[:8]}>"
+        return f"<Image{self.about.removeprefix('image')} {self.identity.hex()[:8]}>"
 
 
-def _pixels(source: object) -> tuple[int, int, bytes]:
-    """Returns width, height and RGB. Raises RequestError."""
-    if isinstance(source, Image):
-        return source.width, source.height, source.rgb
+class _Pixels(NamedTuple):
+    width: int
+    height: int
+    rgb: bytes
+    digest: bytes
+
+
+def _pixels(source: object) -> _Pixels:
+    """Returns the pixels of any source but an `Image`. Raises RequestError."""
     pillow = sys.modules.get("PIL.Image")
     if pillow is not None and isinstance(source, pillow.Image):
         image = cast("PillowImage", source)
-        return _guarded(lambda: _converted(image))
+        return _told(*_guarded(lambda: _converted(image)))
     if (array := array_of(source)) is not None:
-        return _array_pixels(array)
+        return _told(*_array_pixels(array))
     if (data := bytes_of(source)) is None:
         raise RequestError(
             f"a {type(source).__name__} is no source of an image; give a path, bytes, a data: URL, a Pillow image or a "
             "NumPy array."
         )
-    return _decoded(data)
+    return _of_file(data, MediaBudget())
 
 
-def _decoded(data: bytes) -> tuple[int, int, bytes]:
-    try:
-        import PIL.Image
-    except ImportError as error:
-        raise missing("Pillow", "images") from error
+def _told(width: int, height: int, rgb: bytes) -> _Pixels:
+    found = sha256(b"image %d %d " % (width, height))
+    found.update(rgb)
+    return _Pixels(width, height, rgb, found.digest())
+
+
+def _of_file(data: bytes, budget: MediaBudget) -> _Pixels:
+    if find_spec("PIL") is None:
+        raise missing("Pillow", "images")
+    return _told(*pixels_of(data, budget))
+
+
+def _unknown(size: int) -> RequestError:
+    return RequestError(
+        f"the image of {size:,} bytes is none of {', '.join(FORMATS)}, or is damaged; convert it first."
+    )
+
+
+def decoded(data: bytes, most: int) -> tuple[int, int, bytes, int]:
+    """In a child: return the width, height and RGB of a picture's file, and how many pixels it has; `most` are left to
+    its request. Raises RequestError."""
+    import PIL.Image
+
     try:
         opened = PIL.Image.open(BytesIO(data), formats=FORMATS)
+    except MemoryError:
+        raise
     except PIL.UnidentifiedImageError as error:
-        raise RequestError(
-            f"the image of {len(data):,} bytes is none of {', '.join(FORMATS)}, or is damaged; convert it first."
-        ) from error
+        raise _unknown(len(data)) from error
     except Exception as error:
         raise damaged("image", error) from error
     with opened:
         _check_size(*opened.size)
-        scanned = data.count(b"\xff\xda") * opened.width * opened.height
-        if opened.format in ("JPEG", "MPO") and scanned > _MOST_SCANNED:
+        if (pixels := opened.width * opened.height) > most:
+            raise too_many("pixels")
+        if opened.format in ("JPEG", "MPO") and data.count(b"\xff\xda") * pixels > _MOST_SCANNED:
             raise RequestError("the image goes over its pixels too often (scans of a JPEG); save it anew.")
-        return _guarded(lambda: _converted(opened))
+        return *_guarded(lambda: _converted(_scaled(opened), opened)), pixels
+
+
+def _scaled(image: "PillowImage") -> "PillowImage":
+    """Returns a picture of at most `MOST_SHOWN` pixels; a JPEG is scaled while it is decoded."""
+    if (factor := (MOST_SHOWN / (image.width * image.height)) ** 0.5) >= 1:
+        return image
+    width, height = (max(1, int(side * factor)) for side in image.size)
+    size = min(width, MOST_SHOWN // height), min(height, MOST_SHOWN // width)
+    image.draft(None, size)
+    return _eight_bits(image).resize(size, reducing_gap=2.0)
 
 
 def _guarded(decode: "Callable[[], tuple[int, int, bytes]]") -> tuple[int, int, bytes]:
     """Returns what `decode` returns; Pillow raises errors of many kinds for damaged files."""
     try:
         return decode()
-    except RequestError:
+    except (RequestError, MemoryError):
         raise
     except Exception as error:
         raise damaged("image", error) from error
@@ -172,28 +270,32 @@ def _check_size(width: int, height: int) -> None:
         )
 
 
-def _converted(image: "PillowImage") -> tuple[int, int, bytes]:
+def _converted(image: "PillowImage", original: "PillowImage | None" = None) -> tuple[int, int, bytes]:
+    """Returns the width, height and RGB of a picture, turned as its original says."""
     _check_size(*image.size)
-    flat = _upright(_rgb(image), image)
-    _check_size(*flat.size)
+    flat = _upright(_rgb(image), original or image)
     return flat.width, flat.height, flat.tobytes()
 
 
 def _rgb(image: "PillowImage") -> "PillowImage":
     import PIL.Image
 
-    if image.mode in _ALPHA or (image.mode in _COLOURS and "transparency" in image.info):
-        straight = image.convert("LA") if image.mode == "La" else image
-        white = PIL.Image.new("RGBA", image.size, "white")
-        return PIL.Image.alpha_composite(white, straight.convert("RGBA")).convert("RGB")
-    if image.mode in _SIXTEEN:
-        import numpy as np
+    shown = _eight_bits(image)
+    if shown.mode != "RGBA":
+        return shown if shown.mode == "RGB" else shown.convert("RGB")
+    return PIL.Image.alpha_composite(PIL.Image.new("RGBA", shown.size, "white"), shown).convert("RGB")
 
-        upper = np.asarray(image).clip(0, 0xFFFF) >> 8
-        return PIL.Image.fromarray(upper.astype(np.uint8)).convert("RGB")
+
+def _eight_bits(image: "PillowImage") -> "PillowImage":
+    """Returns a picture in a mode that can be scaled: RGBA if some of it may be transparent. Raises RequestError for a
+    mode that is not read."""
+    if image.mode in _ALPHA or (image.mode in _COLOURS and "transparency" in image.info):
+        return (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+    if image.mode in _SIXTEEN:
+        return image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
     if image.mode not in _COLOURS:
         raise RequestError(f"the image's mode {image.mode!r} is not read; convert it to RGB first.")
-    return image.convert("RGB")
+    return image if image.mode in ("L", "RGB") else image.convert("RGB")
 
 
 def _upright(flat: "PillowImage", image: "PillowImage") -> "PillowImage":

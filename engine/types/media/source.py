@@ -3,6 +3,8 @@
 import base64
 import binascii
 import stat
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,25 +17,69 @@ MOST_BYTES = 64 << 20
 """The most bytes of a picture or a sound before it is decoded."""
 
 
-def from_url(address: str) -> bytes:
-    head, comma, data = address.partition(",")
-    if not head[:5].lower() == "data:":
+_HEAD = 256
+"""Characters of base64 that are looked at before anything is decoded: they show the format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A file as base64, as it came over the wire: the text from `start` on."""
+
+    text: str
+    start: int = 0
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the file has."""
+        return (len(self.text) - self.start) * 3 // 4
+
+    @property
+    def head(self) -> bytes:
+        """The first bytes. Raises RequestError if they are not base64."""
+        whole = self.start + _HEAD >= len(self.text)
+        text = _unspaced(self.text[self.start : self.start + _HEAD])
+        return _bytes(text if whole else text[: len(text) // 4 * 4])
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 over the text."""
+        found = sha256()
+        for start in range(self.start, len(self.text), MOST_BYTES >> 6):
+            found.update(self.text[start : start + (MOST_BYTES >> 6)].encode(errors="surrogatepass"))
+        return found.digest()
+
+    def data(self) -> bytes:
+        """The file's bytes. Raises RequestError for what is not base64, and for too many."""
+        self.check_size()
+        return _bytes(_unspaced(self.text[self.start :]))
+
+    def check_size(self) -> None:
+        if len(self.text) - self.start > MOST_BYTES * 3 // 2:
+            raise too_many_bytes()
+
+
+def _unspaced(text: str) -> str:
+    return "".join(text.split())
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise RequestError(f"the data is not base64: {error}. Send the file's bytes as base64.") from error
+
+
+def of_url(address: str) -> Encoded:
+    """Returns the file in a `data:` URL. Raises RequestError for any other address."""
+    head = address[: address.find(",") + 1]
+    if not address[:5].lower() == "data:":
         raise RequestError(
             f"the address {shown(address)} is not read: on the wire only data: URLs are, and links to pictures, never "
             'paths. Send "data:image/png;base64,..."; in Python, Image(path) reads a file.'
         )
-    if not comma or not head.lower().endswith(";base64"):
+    if not head.lower().endswith(";base64,"):
         raise RequestError('a data: URL must hold base64: "data:image/png;base64,...".')
-    return from_base64(data)
-
-
-def from_base64(text: str) -> bytes:
-    if len(text) > MOST_BYTES * 3 // 2:
-        raise too_many_bytes()
-    try:
-        return base64.b64decode("".join(text.split()), validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise RequestError(f"the data is not base64: {error}. Send the file's bytes as base64.") from error
+    return Encoded(address, len(head))
 
 
 def data_url_of(kind: str, data: bytes) -> str:
@@ -49,7 +95,7 @@ def bytes_of(source: object) -> bytes | None:
     if isinstance(source, str):
         scheme = source[:8].lower().partition(":")[0]
         if scheme == "data":
-            return from_url(source)
+            return of_url(source).data()
         if scheme in ("http", "https", "file"):
             raise RequestError(
                 f"{shown(source)} is a link, which is not followed: download the file, and give its path or its bytes."

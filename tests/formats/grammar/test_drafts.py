@@ -47,8 +47,8 @@ def test_guesses_under_a_constraint_change_nothing(monkeypatch: pytest.MonkeyPat
         drafted, backend = played(turn, guess)
         assert drafted is not None
         assert (drafted.parts, drafted.finish_reason) == (plain.parts, plain.finish_reason), turn
-        assert plain.usage is not None
-        assert drafted.usage is not None
+        assert plain.usage
+        assert drafted.usage
         assert drafted.usage.completion_tokens == plain.usage.completion_tokens
         compared += 1
         accepted += drafted.usage.accepted_tokens
@@ -63,5 +63,5 @@ def test_a_guess_that_the_grammar_refuses_is_not_decoded(monkeypatch: pytest.Mon
     drafted, _ = played(Turn("qwen3", "off", "schema", schema=schema), lambda _: "~")
     assert drafted is not None
     assert drafted.parsed is not None
-    assert drafted.usage is not None
+    assert drafted.usage
     assert drafted.usage.drafted_tokens == 0

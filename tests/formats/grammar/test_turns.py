@@ -96,7 +96,7 @@ def test_what_is_wished_comes_out(state: State) -> None:
                 counts["no such state"] += 1
                 continue
             if completion.finish_reason == "length":
-                assert completion.usage is not None
+                assert completion.usage
                 assert completion.usage.completion_tokens >= MAX_TOKENS
                 counts["length"] += 1
                 continue

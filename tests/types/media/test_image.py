@@ -173,7 +173,7 @@ def test_what_is_refused_says_why(source: Any, said: str) -> None:
 def test_a_jpeg_of_too_many_scans_is_refused() -> None:
     with pytest.raises(RequestError, match="goes over its pixels too often"):
         Image(many_scans(1000))
-    assert Image(many_scans(3)).width == 5000
+    assert Image(many_scans(3)).width == 4000, "25 million pixels are shown as 16"
 
 
 def test_too_many_bytes_are_not_decoded(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from picture_server import CAT, PUBLIC, Pictures, answer, certified, drip, redirect, serving
 
 from engine import MediaUrls, RequestError
-from engine.types.media import ImageLink, read_links, urls
+from engine.types.media import ImageLink, MediaBudget, read_media, urls
 from engine.types.media.urls import fetched, is_public
 
 SOON = MediaUrls(seconds=1)
@@ -297,18 +297,18 @@ def test_https_is_verified(pictures: Pictures, tmp_path: Path, monkeypatch: pyte
 def test_links_of_one_request_share_their_limits(pictures: Pictures) -> None:
     one, two = ImageLink("http://pictures.example/cat.png"), ImageLink("http://pictures.example/cat.png?2")
     again = ImageLink("http://pictures.example/cat.png")
-    assert read_links([one, two, again, one], MediaUrls(max_links=2), None) == [CAT] * 4
+    assert read_media([one, two, again, one], {"image"}, MediaUrls(max_links=2), None) == [CAT] * 4
     assert len(pictures.requests) == 2
-    assert read_links([one], MediaUrls(), None) == [CAT]
+    assert read_media([one], {"image"}, MediaUrls(), None) == [CAT]
     assert len(pictures.requests) == 2, "a link is read once"
     with pytest.raises(RequestError, match="has 3 links to pictures; send at most 2"):
-        read_links([ImageLink(f"http://a/{number}") for number in range(3)], MediaUrls(max_links=2), None)
+        read_media([ImageLink(f"http://a/{number}") for number in range(3)], {"image"}, MediaUrls(max_links=2), None)
     pictures.replies["/slow"] = lambda _: drip(answer(CAT.png()), 0.01)
     started = time.monotonic()
     with pytest.raises(RequestError, match="it takes too long"):
-        read_links([ImageLink(f"http://pictures.example/slow?{number}") for number in range(9)], SOON, None)
+        read_media([ImageLink(f"http://pictures.example/slow?{number}") for number in range(9)], {"image"}, SOON, None)
     with pytest.raises(RequestError, match="it takes too long"):
-        read_links([ImageLink("http://pictures.example/slow")], MediaUrls(), time.monotonic() + 0.3)
+        read_media([ImageLink("http://pictures.example/slow")], {"image"}, MediaUrls(), time.monotonic() + 0.3)
     assert time.monotonic() - started < 4
 
 
@@ -320,7 +320,7 @@ def test_what_is_no_picture_is_refused_by_its_link(pictures: Pictures) -> None:
     ):
         link = ImageLink(pictures.on("/x", answer(body)))
         with pytest.raises(RequestError, match=rf"the picture at 'http://pictures.example/x' was not read.*{why}"):
-            link.read(MediaUrls(), time.monotonic() + 5)
+            link.read(MediaUrls(), time.monotonic() + 5, MediaBudget())
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ markup too (`<function=f><parameter=k>v</parameter></function>` and the like).
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from engine.formats.families import ToolSyntax
 from engine.formats.parsing.argument_text import ArgumentWriter, Schemas, type_name
@@ -150,7 +150,10 @@ class TaggedArgumentsShape:
         self._is_json_block, self._json_block_end = (compiled(spelling.text(text)) for text in syntax.json_block)
         self._json = JsonReader(section.reader, [*self._json_block_end.literals, *closers], section.hard)
         self._no_prose = spelling.is_hard(syntax.argument[0])
-        self._value_ends = compiled(self._value_end.text, section.call_close.text, argument.text)
+        # How an element begins that this closing marker may close, whatever else its tag says.
+        tag = spelling.mark(syntax.value_open or syntax.argument[0]).text
+        self._element = tag.rpartition(" ")[0] or tag.rstrip("=>")
+        self._value_ends = compiled(self._value_end.text, section.call_close.text, argument.text, self._element)
         # Texts that may follow a value: anything else means that the closing marker was part of the value.
         self._follow_markers = compiled(argument.text, *closers)
         self._after_key = key_end.text
@@ -278,13 +281,9 @@ class TaggedArgumentsShape:
             # Most likely the beginning of a marker: it is not added to the arguments.
             reader.note("arguments", text)
 
-        cdata = self._section.syntax.cdata and (yield from self._cdata())
-        if cdata:
-            yield from reader.until(_CDATA_CLOSE, write, tail=cut)
-            yield from reader.match(_CDATA_CLOSE)
-            if (yield from _followed_by(reader, "", (self._value_end.text,), at_end=False)):
-                yield from reader.space()
-        inside = 0  # openings of arguments that are text: each has a closing marker of its own
+        if self._section.syntax.cdata and (yield from self._cdata()):
+            yield from self._cdata_read(write, cut)
+        inside = own = 0  # openings of arguments, and of like elements, that are text: each has a closing marker
         while True:
             hit = yield from reader.until(self._value_ends, write, tail=cut)
             if hit is None:
@@ -294,10 +293,14 @@ class TaggedArgumentsShape:
                     return Outcome.MALFORMED  # one closing marker too few: it was no text
                 inside -= 1
             elif hit == self._value_end.text:
-                if (yield from self._followed(hit)) or arguments.is_json():
-                    reader.take(len(hit), "marker")
+                doubled = yield from self._doubled(hit)
+                if not (doubled and own) and (doubled or (yield from self._followed(hit)) or arguments.is_json()):
+                    reader.take(len(hit) + doubled, "marker")
                     arguments.end_value(self._value_end.before)
                     return Outcome.COMPLETE
+                own = max(own - 1, 0)
+            elif hit == self._element and hit not in self._argument.literals:
+                own += 1
             elif (yield from self._missing_end(hit, arguments)):
                 if inside:
                     return Outcome.MALFORMED
@@ -306,6 +309,14 @@ class TaggedArgumentsShape:
             elif hit in self._argument.literals:
                 inside += 1
             write(reader.take(len(hit)))
+
+    def _cdata_read(self, write: Callable[[str], None], cut: Callable[[str], None]) -> Gen[None]:
+        """Read a CDATA section up to its closing mark, and white space before the value's."""
+        reader = self._reader
+        yield from reader.until(_CDATA_CLOSE, write, tail=cut)
+        yield from reader.match(_CDATA_CLOSE)
+        if (yield from _followed_by(reader, "", (self._value_end.text,), at_end=False)):
+            yield from reader.space()
 
     def _missing_end(self, hit: str, arguments: ArgumentWriter) -> Gen[bool]:
         """Whether the value's closing marker is missing, because the next argument begins or the call and its section
@@ -348,6 +359,23 @@ class TaggedArgumentsShape:
     def _followed(self, marker: str) -> Gen[bool]:
         """Whether the text after the marker can follow a value."""
         return (yield from _followed_by(self._reader, marker, self._follows, at_end=True))
+
+    def _doubled(self, marker: str) -> Gen[int]:
+        """Returns the size of what repeats the value's closing marker, behind the one at the front and before what can
+        follow a value; 0 if nothing does, or other text follows."""
+        reader = self._reader
+        while True:
+            rest = reader.buffer[reader.pos + len(marker) : reader.pos + len(marker) + WINDOW]
+            tail, size = rest.lstrip(), 0
+            while tail.startswith(marker):
+                size = len(rest) - len(tail) + len(marker)
+                tail = tail[len(marker) :].lstrip()
+            if any(map(tail.startswith, self._follows)):
+                return size
+            possible = len(rest) < WINDOW and any(text.startswith(tail) for text in (marker, *self._follows))
+            if reader.closed or not possible:
+                return size if possible and not tail else 0
+            yield
 
     def _ends_all(self, marker: str, between: str = "") -> Gen[bool]:
         """Whether the section's closing marker follows the marker at the front (and `between`), and then another call

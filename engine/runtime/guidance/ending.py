@@ -1,0 +1,76 @@
+"""Closes a JSON answer that would be cut by its limit of tokens."""
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from engine.runtime.guidance.matcher import Matcher
+
+_IN_STRING = ('"',)
+_BETWEEN = ("}", "]", ",", ":", '"', "0", "null", "false", "{", "[")
+"""What is tried first, in this order: what closes or goes on, then the shortest value of each kind."""
+_CLOSERS = frozenset(b'"]} \n')
+_MOST_TOKENS = 256
+_EARLY = 2
+"""While required members are missing, the model gets this many times as many tokens for them as the shortest take."""
+_LONG = 48
+"""In bytes: a string, list or object that is longer may be closed early."""
+
+
+class Closer:
+    """Watches the tokens of one JSON answer: one after which it could not be completed any more is replaced by what
+    completes it. Where members that the schema requires are still missing, a long string, list or object is closed a
+    little earlier, so that the model itself writes them.
+
+    `closed`: the answer was completed this way; `closed_early`: something in it was closed so.
+    """
+
+    def __init__(self) -> None:
+        self.closed = self.closed_early = False
+        self._looks: int | None = None
+
+    def instead(self, matcher: Matcher, token: int, left: int) -> list[int] | None:
+        """Returns the tokens that replace a drawn one; None if it may stay. `left`: tokens that may still be drawn, it
+        included."""
+        if matcher.json is None or not matcher.json.is_open or (self._looks is not None and left > self._looks):
+            return None
+        shortest = ending(matcher)
+        if shortest is None or len(shortest) > left:
+            return None
+        self._looks = max(left // 2, (_EARLY + 1) * len(shortest) + 16)
+        if left <= _EARLY * len(shortest) and matcher.json.run > _LONG and (head := _closers(matcher, shortest)):
+            self.closed_early = True
+            return head
+        then = matcher.copy()
+        if not then.consume(token) or ((rest := ending(then)) is not None and len(rest) < left):
+            return None
+        self.closed = True
+        return shortest
+
+
+def _closers(matcher: Matcher, tokens: Sequence[int]) -> list[int]:
+    """Returns those of the tokens that only close what is open, if others follow them."""
+    count = sum(1 for _ in takewhile(lambda token: {*matcher.table.bytes[token]} <= _CLOSERS, tokens))
+    return list(tokens[:count]) if count < len(tokens) else []
+
+
+def ending(matcher: Matcher) -> list[int] | None:
+    """Returns few tokens that complete a JSON answer: what is open is closed, and required members get the shortest
+    values. None if none were found. Changes nothing."""
+    matcher = matcher.copy()
+    assert matcher.json is not None, "only a JSON answer is closed"
+    found: list[int] = []
+    while matcher.json.is_open or not matcher.accepts:
+        new = matcher.forced() or _next(matcher, _IN_STRING if matcher.json.in_string else _BETWEEN)
+        if not new or len(found) > _MOST_TOKENS:
+            return None
+        found += new
+    return found
+
+
+def _next(matcher: Matcher, first: Sequence[str]) -> list[int]:
+    """Advance by the first of these texts that is allowed, else by a single byte."""
+    table = matcher.table
+    for wanted in (*(table.tokens(each) for each in first), *([token] for token in table.single_bytes)):
+        if wanted and len(matcher.allowed(wanted)) == len(wanted) and all(map(matcher.consume, wanted)):
+            return wanted
+    return []

@@ -1,0 +1,158 @@
+"""Files of pictures and sounds decoded in a child process, one at a time: the parent's side.
+
+The system limits the child's memory, it can open no file, what its libraries print goes nowhere, and it is killed when
+a decode is late. It starts on first use, stays, and ends with this process; a fork of this process starts its own.
+"""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from engine.support.child import Child, ChildGoneError, ChildNotStartedError
+from engine.support.errors import RequestError
+from engine.types.media.budget import MediaBudget
+from engine.types.media.source import damaged
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+DATA, DONE, REFUSAL = b"d", b"e", b"r"
+"""The first byte of an answer's frames. DATA: a piece of the pixels or samples. DONE: the end, an object in JSON.
+REFUSAL: why there are none."""
+PIECE = 1 << 20
+"""The most bytes of a piece."""
+WORKER = "engine.types.media.decoding_child"
+_LEAST_SECONDS = 0.25
+"""The least time limit, in seconds: ordinary pictures are decoded within it, so a short deadline does not kill the
+child."""
+_STARTING = 30.0
+_POLL = 0.25
+_REMEDY = {
+    "image": "pass a picture that Pillow has opened, or an array of its pixels",
+    "audio": "pass an array of its samples, as soundfile reads it",
+}
+_children: dict[str, Child] = {}
+_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    """Replace the lock, which threads of the parent may hold. (`Child` itself recognises children of the parent.)"""
+    global _lock  # noqa: PLW0603 - a process has one
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def pixels_of(data: bytes, budget: MediaBudget) -> tuple[int, int, bytes]:
+    """Returns the width, height and RGB of a picture's file. Raises RequestError for one that cannot be decoded, or not
+    within the budget; ChildNotStartedError if there is no child to do it."""
+    pieces: list[bytes] = []
+    end = _decoded("image", data, budget.left("pixels"), budget, pieces.append)
+    budget.take("pixels", end["pixels"])
+    return end["width"], end["height"], b"".join(pieces)
+
+
+def samples_of(data: bytes, budget: MediaBudget) -> "tuple[int, NDArray[np.float32]]":
+    """Returns the rate and the samples of one channel of a sound's file. Raises as `pixels_of` does."""
+    import numpy as np
+
+    samples, count = np.empty(budget.left("samples"), np.float32), 0  # takes memory as it is filled
+
+    def take(piece: bytes) -> None:
+        nonlocal count
+        more = np.frombuffer(piece, np.float32)
+        samples[count : count + len(more)] = more
+        count += len(more)
+
+    end = _decoded("audio", data, budget.left("samples"), budget, take)
+    budget.take("samples", count)
+    return end["rate"], samples[:count] if 2 * count > len(samples) else samples[:count].copy()
+
+
+def prepare() -> None:
+    """Start the child for pictures in the background, unless there is one."""
+    if _lock.acquire(blocking=False):
+        try:
+            _child("image")
+        except ChildNotStartedError:
+            pass  # the first picture raises it
+        finally:
+            _lock.release()
+
+
+def _decoded(
+    kind: Literal["image", "audio"], data: bytes, most: int, budget: MediaBudget, take: Callable[[bytes], object]
+) -> dict[str, Any]:
+    """Give the pieces of a file's pixels or samples (at most so many) to `take`. Returns what the child said at the
+    end."""
+    with _alone(budget):
+        child, began = _started(kind), time.monotonic()
+        seconds = max(budget.seconds, _LEAST_SECONDS)
+        order = json.dumps({"kind": kind, "most": most, "seconds": seconds}).encode()
+        try:
+            with child.within(seconds):
+                child.send(order + b"\n")
+                child.send(data)
+                while (frame := _frame(child, budget))[:1] == DATA:
+                    take(frame[1:])
+        except ChildGoneError as error:
+            child.kill()
+            if child.late:
+                raise budget.late() from error
+            raise damaged(kind, error) from error
+        except BaseException:
+            child.kill()  # a late answer would be read as the answer to the next order
+            raise
+        finally:
+            budget.spend(time.monotonic() - began)
+    if frame[:1] == REFUSAL:
+        raise RequestError(frame[1:].decode(errors="replace"))
+    return json.loads(frame[1:])
+
+
+def _frame(child: Child, budget: MediaBudget) -> bytes:
+    while not child.answers_within(_POLL):
+        budget.check()
+    return child.receive(PIECE + 1)
+
+
+@contextmanager
+def _alone(budget: MediaBudget) -> Generator[None]:
+    lock = _lock
+    while not lock.acquire(timeout=_POLL):
+        budget.check()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _child(kind: str) -> Child:
+    child = _children.get(kind)
+    if child is None or not child.alive:
+        child = Child(WORKER, f"The process that decodes {kind}s", _REMEDY[kind], grace=0.0)
+        _children[kind] = child
+    return child
+
+
+def _started(kind: str) -> Child:
+    """Returns a child that is ready. Raises ChildNotStartedError."""
+    child = _child(kind)
+    if not child.greeted:
+        try:
+            with child.within(_STARTING):
+                child.wait_for_greeting()
+        except ChildGoneError as error:
+            child.kill()
+            raise ChildNotStartedError(f"{str(error).removesuffix('.')}; {_REMEDY[kind]}.") from error
+        except BaseException:
+            child.kill()
+            raise
+    return child

@@ -1,0 +1,135 @@
+"""JSON answers that would be cut: what is open is closed in the last tokens, and no object gets a key twice."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from engine import ChatTemplate, Completion, Engine, JsonSchema, Regex
+from engine.runtime.guidance.json_text import JsonPlace
+from engine.testing import ByteVocab, ScriptedBackend
+from engine.tools.check import schema_check
+
+VOCAB = ByteVocab(["<|im_start|>", "<|im_end|>"])
+
+
+def answer(wishes: str, schema: Any, most: int, **options: Any) -> Completion[Any]:
+    """What a model answers that wants to write these characters, over and over, and else what is allowed."""
+    backend = ScriptedBackend([wishes * (most // len(wishes) + 1)], rewrite=True, vocab=VOCAB)
+    with Engine(backend, ChatTemplate(None, family="qwen3")) as llm:
+        return llm.chat("Hi", response_format=schema, reasoning=False, max_tokens=most, **options)
+
+
+def objects(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Objects of one to three members, the first one to three of them required."""
+    names = st.lists(st.sampled_from(["a", "bc", "name", "n"]), min_size=1, max_size=3, unique=True)
+
+    def made(names: list[str]) -> st.SearchStrategy[Any]:
+        members = st.fixed_dictionaries(dict.fromkeys(names, values))
+        return st.tuples(members, st.integers(1, len(names))).map(
+            lambda drawn: {"type": "object", "properties": drawn[0], "required": names[: drawn[1]]}
+        )
+
+    return names.flatmap(made)
+
+
+LEAVES: st.SearchStrategy[Any] = st.sampled_from(
+    [
+        {"type": "string"},
+        {"type": "string", "minLength": 3},
+        {"type": "string", "pattern": "^[A-Z]{2}[0-9]$"},
+        {"enum": ["red", "green"]},
+        {"type": "integer"},
+        {"type": "number", "minimum": 3},
+        {"type": "boolean"},
+        {"type": ["string", "null"]},
+        {"const": "x"},
+    ]
+)
+SCHEMAS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        objects(inner),
+        inner.map(lambda items: {"type": "array", "items": items}),
+        inner.map(lambda items: {"type": "array", "items": items, "minItems": 2}),
+        inner.map(lambda values: {"type": "object", "additionalProperties": values}),
+    ),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(objects(SCHEMAS), st.text('{}[]",:ab 1-.e\\n', min_size=1, max_size=12), st.integers(200, 400))
+def test_every_answer_is_complete_whatever_a_model_repeats(schema: Any, wishes: str, most: int) -> None:
+    whole = answer(wishes, JsonSchema(schema), most)
+    assert whole.parsed is not None, (whole.content, whole.parse_error)
+    assert schema_check("the schema", schema)(json.loads(whole.content)) is None
+    assert (whole.finish_reason == "length") == (whole.parse_error is not None)
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens <= most
+
+
+def test_what_the_model_reaches_by_itself_is_left_alone() -> None:
+    schema = JsonSchema({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]})
+    text = '{"a":"four words of text"}'
+    for most in (len(text), len(text) + 1, 200):
+        whole = answer(text, schema, most)
+        assert (whole.content, whole.finish_reason, whole.parse_error) == (text, "stop", None)
+    short = answer(text, schema, len(text) - 1)
+    assert (short.content, short.finish_reason) == ('{"a":"four words of tex"}', "length")
+    assert short.parsed == {"a": "four words of tex"}
+    assert "raise max_tokens" in (short.parse_error or "").lower()
+
+
+def test_members_behind_a_long_text_are_the_models_own() -> None:
+    schema = {"a": {"type": "string"}, "n": {"type": "integer"}}
+    wishes = '{"a":"' + "long " * 100
+    whole = answer(wishes, JsonSchema({"type": "object", "properties": schema, "required": ["a", "n"]}), 120)
+    assert whole.finish_reason == "length"
+    assert whole.parsed is not None
+    assert len(whole.parsed["a"]) > 60
+
+
+def test_it_can_be_left_out() -> None:
+    schema = JsonSchema({"type": "array", "items": {"type": "string"}})
+    whole = answer('["' + "a" * 60, schema, 40, close_at_limit=False)
+    assert (whole.finish_reason, whole.parsed) == ("length", None)
+    assert whole.content == '["' + "a" * 38
+
+
+def test_only_json_is_completed() -> None:
+    whole = answer("abab", Regex("(ab)+c"), 21)
+    assert (whole.finish_reason, whole.parsed) == ("length", None)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.text('{}",:ab1 \\', min_size=1, max_size=10))
+@example('{"k":{"m":{"a":1,"a":2},"m":{}}}')
+def test_no_object_gets_a_key_twice(wishes: str) -> None:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        assert len({key for key, _ in pairs}) == len(pairs), pairs
+        return dict(pairs)
+
+    kinds = {"type": "object", "additionalProperties": {"type": "object", "additionalProperties": {"type": "integer"}}}
+    whole = answer(wishes, JsonSchema({"type": "object", "additionalProperties": kinds, "minProperties": 0}), 150)
+    json.loads(whole.content, object_pairs_hook=unique)
+
+
+def test_where_no_other_key_is_possible_a_doubled_one_is_better_than_none() -> None:
+    schema = {"type": "object", "patternProperties": {"^[ab]$": {"type": "integer"}}, "additionalProperties": False}
+    whole = answer('{"a":1,"a":1,"a":1,"a":1}', JsonSchema(schema), 60)
+    assert whole.parsed is not None
+
+
+@pytest.mark.parametrize("text", ['{"a":{"b":1,"c":[{"b":2}],"d', '[{"a":"}",', '{"x\\"y":1,"', '"tex'])
+def test_a_place_is_the_same_however_the_text_is_cut(text: str) -> None:
+    whole = JsonPlace()
+    whole.feed(text.encode())
+    for cut in range(len(text) + 1):
+        place = JsonPlace()
+        place.feed(text[:cut].encode())
+        place = place.copy()
+        place.feed(text[cut:].encode())
+        assert place == whole
