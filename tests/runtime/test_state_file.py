@@ -54,7 +54,7 @@ def test_a_changed_byte(written: Path, place: int) -> None:
     data = bytearray(written.read_bytes())
     data[place] ^= 0xFF
     written.write_bytes(data)
-    with pytest.raises(RequestError, match="cut off or damaged"):
+    with pytest.raises(RequestError, match=r"cut off or damaged|head cannot be read"):
         read_state(written, ORIGIN)
 
 
