@@ -80,7 +80,7 @@ def test_a_parser(where: str, raised: BaseException) -> None:
     assert [bench.completion(id_).content for id_ in fine] == ["re: one", "re: two"]
 
 
-@pytest.mark.parametrize("method", ["sampler", "attach", "sample"])
+@pytest.mark.parametrize("method", ["sampler", "sample"])
 def test_what_the_backend_makes_of_its_options(
     method: str, raised: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
