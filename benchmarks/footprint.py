@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests" / "bench"), str(HERE)]
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "benchmarks"), str(HERE)]
 
 from contenders import processor_seconds  # noqa: E402
 from measuring import by_turns  # noqa: E402

@@ -21,7 +21,7 @@ from statistics import mean
 from typing import Any, cast
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests" / "bench"), str(HERE)]
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "benchmarks"), str(HERE)]
 
 import bfcl  # noqa: E402
 import schema_tasks  # noqa: E402

@@ -343,19 +343,13 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         and tools), and keep it in the cache until it is released: `with llm.pin(messages, tools) as prefix`. Returns
         when it is evaluated.
 
-        A pinned prefix occupies one of the engine's `n_sequences`. `prefix.save(path)` writes it to a file, for
-        `restore`. Raises what `stream` raises, and RequestError if no sequence is left for it.
+        A pinned prefix occupies one of the engine's `n_sequences`. With `states=StateStore(path=..)` its state is
+        written there at once, and another process that pins the same messages reads it from there. Raises what
+        `stream` raises, and RequestError if no sequence is left for it.
         """
         tokens, media = self._turns.shared_prefix(messages, tools, options)
         named, salt, progress = (options.get(name) for name in ("adapters", "cache_salt", "progress"))
         return self._service.pin(tokens, named, salt=salt, media=media, progress=progress)
-
-    def restore(self, path: str | Path) -> PinnedPrefix:
-        """Pin a saved prefix without evaluating it. Restore only files that you trust as much as the model's: the
-        author of a file decides what the model has read. Raises RequestError for a file that is damaged or belongs to
-        another model or other settings, EngineError for one whose state does not match its tokens, and what `pin`
-        raises."""
-        return self._service.restore(path)
 
     @overload
     def complete(
@@ -465,10 +459,6 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
     ) -> PinnedPrefix:
         """`pin` for an event loop."""
         return await off_loop(lambda: self.pin(messages, tools, **options), PinnedPrefix.release)
-
-    async def arestore(self, path: str | Path) -> PinnedPrefix:
-        """`restore` for an event loop."""
-        return await off_loop(lambda: self.restore(path), PinnedPrefix.release)
 
     def load_adapter(self, name: str, path: str | Path, *, scale: float = 1.0) -> AdapterInfo:
         """Load a LoRA adapter, for turns to name (`adapters=["name"]`, with this scale). Raises RequestError for a used

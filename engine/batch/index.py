@@ -15,7 +15,7 @@ State: TypeAlias = Literal["done", "failed"]
 _MOST_SHOWN = 20
 _PENDING = 0
 _STATES: Mapping[State, int] = {"done": 1, "failed": 2}
-_DIGEST, _SORT = 16, 27
+_SORT = 27
 _NONE = -1
 
 
@@ -29,55 +29,16 @@ class Plan:
     models: tuple[str, ...] = ()
 
 
-class Digests:
-    """A digest of each row, one after the other, and a hash table that finds rows by them."""
-
-    def __init__(self) -> None:
-        self._bytes = bytearray()
-        self._slots = array("i", [_NONE]) * 16
-
-    def __len__(self) -> int:
-        return len(self._bytes) // _DIGEST
-
-    def __getitem__(self, row: int) -> bytes:
-        return bytes(self._bytes[_DIGEST * row : _DIGEST * (row + 1)])
-
-    def append(self, digest: bytes, *, over: bool = False) -> None:
-        """Add the next row's digest. `find` returns the first row of a digest, or the last that came with `over`."""
-        row = len(self)
-        self._bytes += digest
-        if 3 * row > 2 * len(self._slots):
-            rows, self._slots = self._slots, array("i", [_NONE]) * (2 * len(self._slots))
-            for old in rows:
-                if old != _NONE:
-                    self._slots[self._slot(self[old])] = old
-        slot = self._slot(digest)
-        if over or self._slots[slot] == _NONE:
-            self._slots[slot] = row
-
-    def find(self, digest: bytes) -> int | None:
-        """Returns the row with this digest, if there is one."""
-        row = self._slots[self._slot(digest)]
-        return None if row == _NONE else row
-
-    def _slot(self, digest: bytes) -> int:
-        """Returns the slot of a digest, or the free one that it is to have."""
-        last = len(self._slots) - 1
-        slot = int.from_bytes(digest[:8], "little") & last
-        while (row := self._slots[slot]) != _NONE and self[row] != digest:
-            slot = (slot + 1) & last
-        return slot
-
-
 class Index:
-    """Every row of a source: about a hundred bytes each. `several`: rows of one model come together. For one thread at
+    """Every row of a source: about 300 bytes each. `several`: rows of one model come together. For one thread at
     a time."""
 
     def __init__(self, source: Source, defaults: Defaults, *, several: bool = False) -> None:
         self._source = source
         self._defaults = defaults
-        self._keys = Digests()
-        self._names = Digests()
+        self._keys: list[bytes] = []
+        self._by_key: dict[bytes, int] = {}
+        self._by_name: dict[bytes, int] = {}
         self._sorts = bytearray()
         self._valid = bytearray()
         self._states = bytearray()
@@ -118,7 +79,7 @@ class Index:
                 row.name,
                 row.columns,
             )
-        first = self._names.find(_name_digest(row.name))
+        first = self._by_name.get(_name_digest(row.name))
         if first is not None and first != index and self._valid[first]:
             raise BadRowError(
                 f'custom_id "{row.name}" is used on line {self._numbers[first]} already; rename one.',
@@ -133,8 +94,12 @@ class Index:
         """Add a row; `sort` is None for one that is not valid."""
         if self._several:
             self._model.append(min(self._models.setdefault(model, len(self._models)), 0xFFFF))
+        self._by_key.setdefault(key, row := len(self._keys))
         self._keys.append(key)
-        self._names.append(key if name is None else _name_digest(name), over=sort is not None)
+        if name is not None:
+            self._by_name.setdefault(named := _name_digest(name), row)
+            if sort is not None:  # a valid row has the name, whichever came first
+                self._by_name[named] = row
         self._sorts += sort or bytes(_SORT)
         self._valid.append(sort is not None)
         self._states.append(_PENDING)
@@ -156,23 +121,23 @@ class Index:
 
     def mark(self, key: bytes, state: State, place: int, *, over: bool) -> None:
         """Record that the line at offset `place` of a file is this row's. `over`: even if the row is done."""
-        row = self._keys.find(key)
+        row = self._by_key.get(key)
         if row is not None and (over or self._states[row] != _STATES["done"]):
             self._states[row] = _STATES[state]
             self._places[row] = place
 
     def is_at(self, key: bytes, state: State, place: int) -> bool:
         """Whether the recorded line of this row is the one at `place`."""
-        row = self._keys.find(key)
+        row = self._by_key.get(key)
         return row is not None and (self._states[row], self._places[row]) == (_STATES[state], place)
 
     def has_name(self, name: str | None) -> bool:
         """Whether the input has a row with this custom_id."""
-        return name is not None and self._names.find(_name_digest(name)) is not None
+        return name is not None and _name_digest(name) in self._by_name
 
     def has_changed(self, key: bytes, name: str | None) -> bool:
         """Whether the input has a row with this custom_id, but with other content."""
-        return self._keys.find(key) is None and self.has_name(name)
+        return key not in self._by_key and self.has_name(name)
 
     def places(self, state: State) -> Iterator[int]:
         """Yields the offsets of the lines of rows in this state, in the order of the input."""

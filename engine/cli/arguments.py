@@ -12,8 +12,7 @@ from typing import Any, NoReturn, cast
 
 from engine.cli.batch import add_batch, batch
 from engine.cli.bench import add_bench, bench
-from engine.cli.check import add_check, check
-from engine.cli.exit_codes import BROKEN_PIPE, DONE, EXIT_CODES, FAILED
+from engine.cli.exit_codes import BROKEN_PIPE, DONE, EXIT_CODES, FAILED, INTERRUPTED
 from engine.cli.families import add_families, families
 from engine.cli.models import add_models, models
 from engine.cli.named import add_model_option
@@ -124,7 +123,6 @@ def _run(options: argparse.Namespace) -> int:
         "rerank": rerank,
         "families": families,
         "bench": bench,
-        "check": check,
         "completion": completion,
     }
     if command := commands.get(options.command):
@@ -183,7 +181,6 @@ def parser() -> argparse.ArgumentParser:
     add_sessions(commands)
     add_families(commands)
     add_bench(commands)
-    add_check(commands)
     commands.add_parser("doctor", help="check this installation, and show how to make it faster")
     shells = commands.add_parser("completion", help="print a script that lets a shell complete these commands")
     shells.add_argument("shell", choices=SHELLS, help='bash: eval "$(llama-engine completion bash)" in ~/.bashrc')

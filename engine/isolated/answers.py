@@ -1,6 +1,6 @@
 """Replies of a model's child process, as bytes that cannot execute anything in the process that reads them.
 
-A frame is JSON, followed by the bytes values that occur in it (a saved state may have gigabytes). JSON contains only
+A frame is JSON, followed by the bytes values that occur in it (vectors may have megabytes). JSON contains only
 values. Pydantic makes each record from its class's annotations, and only the classes listed here are made. A restricted
 unpickler would be shorter and was rejected: reading a pickle calls what it names and sets attributes, those of classes
 too, so that each class on the list would have to be proved harmless.
@@ -20,8 +20,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from engine.isolated.protocol import Failed, Line, Loading, Opened, Parts
 from engine.llama.gguf.gguf import NamedTemplate
 from engine.llama.model import ModelInfo
-from engine.runtime.adapters.adapters import Adapters
-from engine.runtime.cache.state_file import Origin, SavedState
+from engine.runtime.cache.state_file import Origin
 from engine.runtime.loop.backend import ContextInfo
 from engine.runtime.loop.logprobs import Logprob, TokenLogprobs
 from engine.runtime.loop.request import Reply
@@ -38,8 +37,8 @@ _RECORDS: Mapping[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         *_EVENTS,
-        *(Adapters, ContextInfo, Failed, Line, Loading, Logprob, ModelInfo, NamedTemplate),
-        *(Opened, Origin, Parts, Reply, SavedState, TokenLogprobs, MediaChunk, Usage, VectorInfo, Vectors),
+        *(ContextInfo, Failed, Line, Loading, Logprob, ModelInfo, NamedTemplate),
+        *(Opened, Origin, Parts, Reply, TokenLogprobs, MediaChunk, Usage, VectorInfo, Vectors),
     )
 }
 _SCALARS = frozenset({type(None), bool, int, float, str})

@@ -18,16 +18,16 @@ from typing import Self
 
 from engine.isolated.link import AGAIN, Link
 from engine.isolated.pending import PendingRequest, PendingRequests
-from engine.isolated.protocol import Drop, Load, Open, Opened, Parts, PickledRequest, Read, Start, ending, refusal
+from engine.isolated.protocol import Drop, Load, Open, Parts, PickledRequest, Read, Start, ending, refusal
 from engine.llama.gguf.projector_file import ProjectorFile
 from engine.llama.lib import library
 from engine.llama.lifetime import Shared
 from engine.llama.model import ModelInfo
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.adapters.adapters import DropAdapter, LoadAdapter
-from engine.runtime.cache.state_file import Origin
+from engine.runtime.loop.backend import ContextInfo
 from engine.runtime.loop.config import ContextOptions, LoopOptions, ModelOptions
-from engine.runtime.loop.request import Cancel, EndReasoning, Reply, Save, TurnRequest, Unpin
+from engine.runtime.loop.request import Cancel, EndReasoning, Reply, TurnRequest, Unpin
 from engine.runtime.media.media import MOST_ROWS, MediaChunk, PromptPart
 from engine.runtime.stream.embed_queue import Embed
 from engine.support import threads
@@ -99,7 +99,7 @@ class IsolatedModel:
             opened = self._link.open(Open(options or ContextOptions(), draft, projector))
         except ChildGoneError as error:
             raise _to_load_again(error) from error
-        return IsolatedContext(self._link, self.vocab, opened)
+        return IsolatedContext(self._link, self.vocab, opened.info)
 
     def close(self) -> None:
         """Free the child and the vocabulary; may be called twice."""
@@ -130,11 +130,10 @@ class _Vocabulary:
 class IsolatedContext:
     """What a service needs to know about the child's context."""
 
-    def __init__(self, link: Link, vocab: LlamaVocab, opened: Opened) -> None:
+    def __init__(self, link: Link, vocab: LlamaVocab, info: ContextInfo) -> None:
         self._link = link
         self.vocab = vocab
-        self.info = opened.info
-        self.origin: Origin = opened.origin
+        self.info = info
 
     def runner(self, deliver: Callable[[Sequence[Reply]], None], options: LoopOptions) -> "IsolatedRunner":
         """Start the loop in the child."""
@@ -179,10 +178,6 @@ class IsolatedRunner:
             request.id, PickledRequest(request.id, _pickled(request)), None if checked is None else checked()
         )
         self._accept(owed, request.deadline)
-
-    def save(self, id_: int, pin: int) -> None:
-        """Ask for the state of the prefix that request `pin` pinned. Raises EngineError like `submit`."""
-        self._accept(PendingRequest(id_, Save(id_, pin)))
 
     def embed(self, request: Embed) -> None:
         """Ask for vectors. Raises EngineError like `submit`."""

@@ -38,10 +38,9 @@ from engine.support.errors import EngineError, EngineWarning
 from engine.support.output_file import write_file
 
 Outcome: TypeAlias = Literal["sound", "remedied", "faulty", "unknown"]
-Remedy: TypeAlias = Literal["use_extra_bufts", "device_sampling", "flash_attn", "offload_kqv"]
+Remedy: TypeAlias = Literal["use_extra_bufts", "flash_attn", "offload_kqv"]
 _REMEDIES: dict[Remedy, object] = {
     "use_extra_bufts": False,
-    "device_sampling": False,
     "flash_attn": "off",
     "offload_kqv": False,
 }
@@ -284,8 +283,6 @@ def _try(model: ModelOptions, context: ContextOptions, child: str | None) -> Ver
 def _remedies(model: ModelOptions, context: ContextOptions) -> list[Remedy]:
     """Returns the remedies that are not applied yet and may help: without a device, attention runs on the CPU."""
     found: list[Remedy] = ["use_extra_bufts"] if model.use_extra_bufts else []
-    if context.device_sampling:
-        found.append("device_sampling")
     if model.n_gpu_layers:
         if context.flash_attn != "off" and CACHE_TYPES[context.type_v][1] >= 2:
             found.append("flash_attn")

@@ -58,12 +58,9 @@ def decode(order: Order) -> Any:
 
 
 def _decode_several(context: LlamaBackend) -> None:
-    """Decode prompts of different lengths in all sequences, then tokens of all of them at once; with `device_sampling`
-    each token is drawn on the device."""
+    """Decode prompts of different lengths in all sequences, then tokens of all of them at once."""
     count, size = context.info.n_sequences, context.info.n_batch
     samplers = [context.sampler(SamplingParams(temperature=0)) for _ in range(count)]
-    for sequence, sampler in enumerate(samplers):
-        context.attach(sequence, sampler)
     lengths = [0, *(1 + 7 * sequence % LONGEST for sequence in range(1, count))]
     rows = [
         Row(position + 1, position, sequence, position == length - 1)

@@ -80,7 +80,7 @@ class Parts(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """A context was made."""
+    """A context was made. `origin`: what it is of, which must be the same when another child takes its place."""
 
     info: ContextInfo
     origin: Origin

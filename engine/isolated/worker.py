@@ -29,7 +29,7 @@ from engine.isolated.protocol import (
     refusal,
 )
 from engine.runtime.adapters.adapters import DropAdapter, LoadAdapter
-from engine.runtime.loop.request import Cancel, EndReasoning, Reply, Save, TurnRequest, Unpin
+from engine.runtime.loop.request import Cancel, EndReasoning, Reply, TurnRequest, Unpin
 from engine.runtime.media.media import ChunkAt, MediaChunk, Projector, PromptPart
 from engine.runtime.stream.embed_queue import Embed
 from engine.support import threads
@@ -99,8 +99,6 @@ class _Worker:
                         threads.start(Thread(target=self._read, args=(id, media, projector), daemon=True))
                     case Drop(id):
                         self._chunks.drop(id)
-                    case Save(id, pin):
-                        runner.save(id, pin)
                     case Embed():
                         runner.embed(order)
                     case LoadAdapter() | DropAdapter():

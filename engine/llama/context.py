@@ -41,7 +41,7 @@ from engine.runtime.loop.config import ContextOptions
 from engine.runtime.loop.logprobs import TokenLogprobs, likeliest, token_logprobs
 from engine.runtime.media.media import Embeddings, MediaChunk
 from engine.runtime.stream.embed_queue import VectorInfo
-from engine.support.errors import DecodeError, EngineError, RequestError
+from engine.support.errors import DecodeError, EngineError
 from engine.types.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -197,7 +197,6 @@ class LlamaBackend:
         self._control_vectors = hashlib.sha256(steered).hexdigest() if steered else ""
         self._dry = DrySamplers(model.vocab)
         self._samplers: weakref.WeakSet[LlamaSampler] = weakref.WeakSet()
-        self._attached: dict[int, LlamaSampler] = {}
         self._batch = LlamaBatch(lib, info.n_batch)
         self._threads = ContextThreads(lib, context, options, params)
         self._views: dict[int, NDArray[np.float32]] = {}
@@ -349,10 +348,6 @@ class LlamaBackend:
         """
         context = self._handle()
         self._check(row)
-        if self._attached and self._batch.sequence(row) in self._attached:
-            raise DecodeError(
-                f"Row {row} of the last batch was drawn on the device; its logits stayed there.", "invalid"
-            )
         address = self._logits_of(context, row)
         if not address:
             raise DecodeError(f"llama.cpp has no logits for row {row}.")
@@ -382,20 +377,6 @@ class LlamaBackend:
         self._samplers.add(sampler)
         return sampler
 
-    def attach(self, sequence: int, sampler: Sampler | None) -> None:
-        """With `device_sampling`, let the context draw this sequence's tokens if llama.cpp can, so that logits need not
-        leave the device. None: draw on the host again."""
-        if (before := self._attached.pop(sequence, None)) is not None:
-            self._lib.llama_set_sampler(self._handle(), sequence, None)
-            before.on_device = False
-        if sampler is None or not self._options.device_sampling:
-            return
-        mine = self._mine(sampler)
-        # If the output layer's device lacks an operation, the chain continues from there on the CPU.
-        if (chain := mine.lend()) is not None and self._lib.llama_set_sampler(self._handle(), sequence, chain):
-            mine.on_device = True
-            self._attached[sequence] = mine
-
     @staticmethod
     def _mine(sampler: Sampler) -> LlamaSampler:
         if not isinstance(sampler, LlamaSampler):
@@ -404,15 +385,7 @@ class LlamaBackend:
 
     def sample(self, sampler: Sampler, row: int, mask: "Mask | None" = None) -> int:
         """Draw a token and accept it. Raises DecodeError("nan") if the logits are not numbers."""
-        sampler = self._mine(sampler)
-        if sampler.on_device and mask is not None:
-            raise RequestError(
-                "device_sampling cannot apply a constraint; load without device_sampling, or leave the constraint out."
-            )
-        if sampler.on_device:
-            self._check(row)
-            return sampler.fetch(self._handle(), row)
-        return sampler.draw(self._handle(), row, self.logits(row), mask)
+        return self._mine(sampler).draw(self._handle(), row, self.logits(row), mask)
 
     def logprobs(self, row: int, token: int, top: int) -> TokenLogprobs:
         """Returns log-probabilities of a row, before any filter, bias or temperature: the token's own and the `top`
@@ -555,8 +528,6 @@ class LlamaBackend:
         """Free the context and its samplers. Can be called more than once."""
         if self._context is None:
             return
-        for sequence in list(self._attached):
-            self.attach(sequence, None)
         for sampler in list(self._samplers):
             sampler.close()
         self._dry.close()

@@ -51,7 +51,7 @@ class LlamaHead(LlamaBackend):
     """Reads the hidden states of `trunk`, a context of the same model, which must be loaded with its head."""
 
     def __init__(self, model: Weights, trunk: LlamaBackend, window: int) -> None:
-        options = replace(trunk.options, outputs_per_sequence=1, device_sampling=False, control_vectors=())
+        options = replace(trunk.options, outputs_per_sequence=1, control_vectors=())
         info = replace(trunk.info, n_outputs=options.n_outputs(trunk.info.n_sequences))
         super().__init__(model, options, trunk.cells, info, window=window, context_type=_MTP)
         self._width = int(library().llama_model_n_embd_out(model.handle))

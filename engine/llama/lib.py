@@ -21,7 +21,6 @@ from engine.llama.own_library import (
     TESTED_VERSION,
     VARIABLE,
     OwnLibrary,
-    add_mineru_field,
     chosen,
     difference,
     try_in_child,
@@ -163,11 +162,8 @@ def load(own: OwnLibrary | None) -> Any:
             TESTED_VERSION,
         )
     atexit.register(_close_sinks)
-    if own is not None:
-        if own.is_mineru:
-            add_mineru_field(module)
-        if (why := difference(module)) is not None:
-            raise own.refused(why)
+    if own is not None and (why := difference(module)) is not None:
+        raise own.refused(why)
     module.llama_log_set(CALLBACK, None)
     _ = _home()
     module.llama_backend_init()
@@ -212,9 +208,9 @@ def _load_backends(module: Any, own: OwnLibrary) -> None:
         return
     if hasattr(module._lib, "ggml_backend_load_all_from_path"):
         prototype = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
-        prototype(("ggml_backend_load_all_from_path", module._lib))(os.fsencode(own.backends))
+        prototype(("ggml_backend_load_all_from_path", module._lib))(os.fsencode(own.path.parent))
     if not devices(module):
-        raise own.refused(f"it computes with backends, but {own.backends} has none that can be loaded")
+        raise own.refused(f"it computes with backends, but {own.path.parent} has none that can be loaded")
 
 
 def _close_sinks() -> None:

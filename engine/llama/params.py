@@ -123,8 +123,6 @@ def context_params(lib: Any, options: ContextOptions, cells: Cells, abort: Any) 
     params.n_ubatch = min(options.rows_at_once, params.n_batch)
     params.n_seq_max = cells.sequences
     params.n_outputs_max = min(options.n_outputs(cells.sequences), params.n_batch)
-    if options.device_sampling:  # each output that may be drawn on the device takes room in every graph
-        params.n_outputs_max_per_seq = 1
     params.n_threads = options.n_threads or default_threads()
     params.n_threads_batch = options.n_threads_batch or options.n_threads or batch_threads()
     params.flash_attn_type = FLASH_ATTENTION[options.flash_attn]

@@ -52,7 +52,6 @@ def vector_options(file: GgufFile, options: ContextOptions) -> ContextOptions:
         n_batch=rows,
         n_ubatch=rows,
         outputs_per_sequence=1 if last else rows // sequences,
-        device_sampling=False,
         checkpoint_mib=0,
     )
 

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args, overload
 
-from engine.llama.candidates import Candidates, allowed_tokens, best, everything, first_filter, is_dense, no_numbers
+from engine.llama.candidates import Candidates, allowed_tokens, best, everything, first_filter, is_dense
 from engine.llama.forbidden import Forbidden
 from engine.llama.lib import brief, library
 from engine.llama.vocab import LlamaVocab
@@ -33,8 +33,6 @@ loops over 32,000 and 152,000 tokens."""
 _LARGEST_K = 256
 _ANY_SEED = 2**32 - 1  # which llama.cpp replaces by a random one
 
-_ON_DEVICE: frozenset[SamplerName] = frozenset({"top_k", "top_p", "min_p", "temperature"})
-
 Last: TypeAlias = Literal["argmax", "greedy", "dist", "mirostat"]
 
 
@@ -47,26 +45,6 @@ class Plan(NamedTuple):
     first: SamplerName | None
     links: tuple[SamplerName, ...]
     last: Last
-
-
-class Links(NamedTuple):
-    """A complete chain of llama.cpp's samplers."""
-
-    links: tuple[SamplerName, ...]
-    last: Last
-
-
-def device_links(params: SamplingParams) -> Links | None:
-    """Returns the chain that draws on the model's device; None if these parameters need the logits themselves, or
-    samplers that llama.cpp has only for the CPU."""
-    if params.logits_processors or params.logit_bias or params.logprobs is not None or params.mirostat:
-        return None
-    if params.min_tokens or params.bad_words:
-        return None
-    names = _names(params)
-    if params.temperature == 0:
-        return None if set(names) & set(_CHANGES_ORDER) else Links((), "greedy")
-    return Links(tuple(names), "dist") if _ON_DEVICE.issuperset(names) else None
 
 
 def plan(params: SamplingParams, n_vocab: int) -> Plan:
@@ -187,11 +165,9 @@ class LlamaSampler:
         steps = plan(params, vocab.size)
         self._candidates = Candidates(first_filter(steps.first, params)) if steps.first is not None else None
         self._masked = self._candidates or Candidates(everything)
-        self._links = _Links(params, vocab, dry, self.seed)
-        self._chain = self._links.chain(steps.links, steps.last) if steps.last != "argmax" else None
-        self._lent: list[Any] = []  # the chain that draws on the device, once there is one
-        self._on_device = False
-        self._free = weakref.finalize(self, _free, self._chain, self._lent)
+        links = _Links(params, vocab, dry, self.seed)
+        self._chain = links.chain(steps.links, steps.last) if steps.last != "argmax" else None
+        self._free = weakref.finalize(self, _free, self._chain)
         # At interpreter exit its context closes it, once the thread that draws with it has ended; as finalizers run
         # newest first, this one would run too early.
         self._free.atexit = False
@@ -243,39 +219,6 @@ class LlamaSampler:
             for tokens, before in reversed(undo):
                 logits[tokens] = before
         self._note(token)
-        return token
-
-    def lend(self) -> Any:
-        """Returns a chain for `llama_set_sampler` that continues from the tokens drawn so far; None if a device cannot
-        apply these parameters. The sampler still owns it: detach it from the context before `close`."""
-        self._check_open()
-        wanted = device_links(self.params)
-        if wanted is None:
-            return None
-        lib = library()
-        if self._lent:  # a chain serves one context at a time
-            self._lent.append(lib.llama_sampler_clone(self._lent[0]))
-            lib.llama_sampler_free(self._lent.pop(0))
-        else:
-            self._lent.append(self._links.chain(*wanted))
-        return self._lent[0]
-
-    @property
-    def on_device(self) -> bool:
-        """Whether the context draws; then there may be no logits."""
-        return self._on_device
-
-    @on_device.setter
-    def on_device(self, value: bool) -> None:
-        self._on_device = value
-
-    def fetch(self, context: int, row: int) -> int:
-        """Returns the token that the context drew and accepted for this row. Raises DecodeError("nan") if it drew
-        none."""
-        self._check_open()
-        token = int(self._sample(self._lent[0], context, row))
-        if not 0 <= token < self._size:  # the row's logits were not checked
-            raise no_numbers()
         return token
 
     def close(self) -> None:
@@ -362,10 +305,9 @@ def _process(processor: Callable[[Sequence[int], Any], None], tokens: Sequence[i
         ) from error
 
 
-def _free(chain: int | None, lent: list[Any]) -> None:
-    for owned in (chain, *lent):
-        if owned is not None:
-            library().llama_sampler_free(owned)
+def _free(chain: int | None) -> None:
+    if chain is not None:
+        library().llama_sampler_free(chain)
 
 
 def _bias(params: SamplingParams, vocab: LlamaVocab) -> tuple[Any, Any] | None:

@@ -6,7 +6,6 @@ from codecs import getincrementaldecoder
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
-from math import isnan
 from typing import Any, TypeAlias, cast
 
 from engine.openai.choices import (
@@ -19,14 +18,12 @@ from engine.openai.choices import (
     answer_id,
     usage_object,
 )
-from engine.openai.echo import Echoed
 from engine.openai.fields import COMPLETIONS_FIELDS
 from engine.openai.parameters import Json
 from engine.openai.problems import bad
 from engine.openai.request import Request, read_request
 from engine.openai.streaming import ClientEvent, EngineLike, TurnStream, cancel
 from engine.support.errors import EngineError
-from engine.turns.scoring import ReadPrompt
 from engine.types.completion import Completion
 from engine.types.events import ContentDelta, Finished
 from engine.types.sampling import TokenLogprob
@@ -53,13 +50,10 @@ def _check(values: Json) -> Iterator[tuple[str, str, object]]:
     prompts, n = prompts_of(values), values.get("n", 1)
     if n < 1 or n * len(prompts) > MOST_CHOICES:
         raise bad(f"{len(prompts)} prompts and n={n} are not valid; ask for 1 to {MOST_CHOICES} answers in all.", "n")
-    top, echo = values.get("logprobs"), values.get("echo", False)
-    if top is not None and not 0 <= top <= MOST_ALTERNATIVES:
+    if (top := values.get("logprobs")) is not None and not 0 <= top <= MOST_ALTERNATIVES:
         raise bad(f"logprobs={top} is not valid; ask for 0 to {MOST_ALTERNATIVES}.", "logprobs")
-    if values.get("max_tokens") == 0 and not echo:
-        raise bad("max_tokens=0 is not valid without echo: there would be nothing to return.", "max_tokens")
-    if echo and top is not None and values.get("suffix") is not None:
-        raise bad("echo with logprobs is for prompts without a gap; leave suffix out.", "echo", "unsupported_parameter")
+    if values.get("max_tokens") == 0:
+        raise bad("max_tokens=0 is not valid: there would be nothing to return.", "max_tokens")
     yield from ()
 
 
@@ -74,32 +68,14 @@ def prompts_of(values: Json) -> list[RawPrompt]:
 
 def start_text(engine: EngineLike, request: Request, options: Mapping[str, Any]) -> Sequence[TurnStream]:
     """Start the turns of all prompts. Raises EngineError for what the engine refuses."""
-    start = _start_echoed if request.values.get("echo") else _start
     started: list[TurnStream] = []
     try:
         for prompt, number in product(prompts_of(request.values), range(request.n)):
-            started.append(start(engine, prompt, _seeded(options, number)))
+            started.append(engine.stream_complete(prompt, **_seeded(options, number)))
     except EngineError:
         cancel(started)
         raise
     return started
-
-
-def _start(engine: EngineLike, prompt: RawPrompt, options: Mapping[str, Any]) -> TurnStream:
-    return engine.stream_complete(prompt, **options)
-
-
-def _start_echoed(engine: EngineLike, prompt: RawPrompt, options: Mapping[str, Any]) -> TurnStream:
-    named, salt = options.get("adapters"), options.get("cache_salt")
-    read: ReadPrompt = engine.scorer.prompt(prompt, options.get("logprobs"), named, salt)
-    echoed = Echoed(read, None)
-    if options.get("max_tokens") != 0:
-        try:
-            echoed = Echoed(read, _start(engine, prompt, options))
-        except EngineError:
-            echoed.cancel()
-            raise
-    return echoed
 
 
 def _seeded(options: Mapping[str, Any], number: int) -> Mapping[str, Any]:
@@ -150,22 +126,20 @@ class _Choice:
         return {"index": self._index, "text": text, "logprobs": told, "finish_reason": finish}
 
     def _logprobs(self, entries: Sequence[TokenLogprob]) -> Json:
-        """Returns the older form of log-probabilities; the first token of a prompt, which has none, has nulls."""
+        """Returns the older form of log-probabilities."""
         offsets: list[int] = []
         for entry in entries:
             offsets.append(self._offset)
             self._offset += len(self._decoder.decode(bytes(entry.bytes)))
         return {
             "tokens": [_name(entry) for entry in entries],
-            "token_logprobs": [None if isnan(entry.logprob) else _finite(entry) for entry in entries],
+            "token_logprobs": [_finite(entry) for entry in entries],
             "top_logprobs": [self._alternatives(entry) for entry in entries] if self._top else None,
             "text_offset": offsets,
         }
 
-    def _alternatives(self, entry: TokenLogprob) -> Json | None:
+    def _alternatives(self, entry: TokenLogprob) -> Json:
         """Returns the likeliest tokens of a place by their texts, and the token that stands there."""
-        if isnan(entry.logprob):
-            return None
         told: dict[str, float] = {}
         for each in (*entry.top[: self._top], entry):
             told.setdefault(_name(each), _finite(each))

@@ -141,11 +141,8 @@ _OF_COMPLETIONS = (
     _MODEL,
     *_SAMPLING,
     *_PENALTIES,
-    Field("echo", "honoured", bool, "the prompt's text before each answer, with its `logprobs`", (False,)),
     _option("logprobs", int, "0 to 20 alternatives to each token; the end token has its place too"),
-    _option(
-        "max_tokens", int, "16 by default; 0, with `echo`: no answer; -1: to the end of the context", neutral=(-1,)
-    ),
+    _option("max_tokens", int, "16 by default; -1: to the end of the context", neutral=(-1,)),
     Field("n", "honoured", int, "1 to 128 choices for each prompt"),
     _FORM,
     _option("stop", str | list[str], "texts that end the answer"),
@@ -153,6 +150,13 @@ _OF_COMPLETIONS = (
     _CHUNKS,
     _USER,
     Field("best_of", "refused", int, "use `n`, and choose", (1,)),
+    Field(
+        "echo",
+        "refused",
+        bool,
+        "write your prompt before the answer; `llm.score` tells the log-probabilities of a given text",
+        (False,),
+    ),
     Field("n_probs", "refused", int, "write `logprobs`", (0,)),
     _option("suffix", str, "the text after a gap that the model fills in"),
     Field(TEMPLATE_FIELD, "refused", Json, "a prompt is not rendered; use Chat Completions", ({},)),

@@ -61,11 +61,6 @@ class EngineLike(Protocol):
         ...
 
     @property
-    def scorer(self) -> Any:
-        """Scores the tokens of a prompt: `engine.turns.scoring.Scorer`."""
-        ...
-
-    @property
     def info(self) -> Any: ...
 
     @property

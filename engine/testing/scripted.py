@@ -240,7 +240,6 @@ class ScriptedBackend:
         self.samplers: list[ScriptedSampler] = []
         self.prompts: list[str] = []
         self._rewrite = rewrite
-        self.attached: dict[int, Sampler] = {}
         self.adapters: set[str] = set()
         self.adapted: list[Scales] = []
         self.changes: list[Scales] = []
@@ -357,20 +356,10 @@ class ScriptedBackend:
         self.samplers.append(sampler)
         return sampler
 
-    def attach(self, sequence: int, sampler: Sampler | None) -> None:
-        self.attached.pop(sequence, None)
-        if sampler is None:
-            return
-        if any(other is sampler for other in self.attached.values()):
-            raise EngineError(f"the sampler for sequence {sequence} is attached to another. Detach it first.")
-        self.attached[sequence] = sampler
-
     def sample(self, sampler: Sampler, row: int, mask: "Mask | None" = None) -> int:
         if not isinstance(sampler, ScriptedSampler):
             raise EngineError(f"{sampler!r} was not made by this backend; take one from its sampler().")
         at = self._with_output(row)
-        if self.attached.get(at.sequence, sampler) is not sampler:
-            raise EngineError(f"another sampler is attached to sequence {at.sequence}. Detach it first.")
         digest = self._cells[at.sequence][at.position].digest
         fresh = sampler.digest is None or (sampler.forced and self._function is not None)
         if sampler.digest is None:

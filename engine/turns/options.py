@@ -76,7 +76,6 @@ class ContextLoadOptions(TypedDict, total=False):
     yarn_beta_fast: float | None
     yarn_beta_slow: float | None
     yarn_orig_ctx: int | None
-    device_sampling: bool
     checkpoint_mib: int
     pooling: Pooling | None
     embedding_tokens: int | None
@@ -466,10 +465,4 @@ def settings(options: Mapping[str, Any], draft: object = None) -> Settings:
         record(**{name: value for name, value in given.items() if name in own})
         for record, own in zip(records, names, strict=True)
     ]
-    found = Settings(*made)
-    if found.loop.draft_max and found.context.device_sampling:
-        raise RequestError(
-            "draft (or draft_max) verifies several tokens of a conversation in one decode, but device_sampling draws "
-            "only one; leave one of them out."
-        )
-    return found
+    return Settings(*made)

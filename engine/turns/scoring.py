@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
-from math import exp, nan
+from math import exp
 from typing import TypeAlias, cast
 
 from engine.runtime.adapters.adapters import AdaptersLike
@@ -17,7 +17,6 @@ from engine.runtime.stream.stream import Stream
 from engine.support.errors import EngineError, QueueFullError, RequestError
 from engine.support.offloop import is_unwanted
 from engine.turns.options import ScoreOptions
-from engine.turns.raw import raw_prompt
 from engine.types.prompt import Piece, Prompt
 from engine.types.sampling import TokenLogprob
 
@@ -43,26 +42,6 @@ class Classification:
 
     label: str
     probabilities: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadPrompt:
-    """A raw prompt: its text, what each of its tokens adds to that, and the scores of all tokens but the first, None
-    where none are wanted or there is one token."""
-
-    text: str
-    tokens: tuple[int, ...]
-    written: tuple[bytes, ...]
-    scores: Stream | None
-
-    @property
-    def logprobs(self) -> tuple[TokenLogprob, ...]:
-        """The tokens with their log-probabilities as far as they are read; the first one's, which has nothing before
-        it, is not a number."""
-        scored = () if self.scores is None else self.scores.logprobs
-        first = TokenLogprob(token=self.tokens[0], text="", bytes=(), logprob=nan)
-        pairs = zip(self.written, (first, *scored), strict=False)
-        return tuple(entry.model_copy(update={"bytes": tuple(data)}) for data, entry in pairs)
 
 
 class Scorer:
@@ -112,23 +91,6 @@ class Scorer:
         if isinstance(continuation, str):
             return tuple(vocab.tokenize(continuation, special=False))
         return tokens_of(vocab, continuation)
-
-    def prompt(
-        self, prompt: TextOrTokens, top: int | None, adapters: AdaptersLike | None = None, salt: str | None = None
-    ) -> ReadPrompt:
-        """Read a prompt as `Engine.complete` does, and score its tokens, each with the `top` likeliest of its place;
-        None scores nothing. Raises what `Service.score` raises, and RequestError for an empty prompt."""
-        vocab = self._service.vocab
-        raw, given = raw_prompt(vocab, prompt)
-        tokens = given or tuple(vocab.encode(raw.texts, add_bos=True))
-        written = [vocab.token_bytes(token) for token in tokens]
-        added = len(b"".join(written)) - len(raw.text.encode(errors="replace"))
-        for index, data in enumerate(written):  # the beginning token and the space that some vocabularies add
-            written[index], added = data[max(0, added) :], added - len(data)
-        scores = None
-        if top is not None and len(tokens) > 1:
-            scores = self._service.score(tokens[:1], tokens[1:], max(1, top), adapters, salt=salt)
-        return ReadPrompt(raw.text, tokens, tuple(written), scores)
 
     def labels(self, prompt: tuple[int, ...], labels: Sequence[str]) -> list[Pair]:
         """Returns the tokens before and of each label. Raises RequestError for labels that are not different texts."""

@@ -479,18 +479,6 @@ def test_drafts_change_nothing_but_the_number_of_decodes(
     assert drafted.usage.drafted_tokens >= drafted.usage.accepted_tokens > 0
 
 
-def test_drawing_on_the_device_changes_no_greedy_answer(builtin_model_path: Path, llm: Engine) -> None:
-    asked = ["Hello!", "Who are you?", "Say one two three", "Thank you.", "Say blue"]
-    with Engine.load(builtin_model_path, n_ctx=1024, n_sequences=3, device_sampling=True) as device:
-        answers = device.generate(asked, temperature=0, max_tokens=40)
-        drawn = [device.chat("Hello!", temperature=1.0, top_k=20, seed=7).parts for _ in range(2)]
-        assert device.chat("Hello!", temperature=0, logprobs=1, max_tokens=4).logprobs
-    assert [answer.parts for answer in answers] == [
-        llm.chat(text, temperature=0, max_tokens=40).parts for text in asked
-    ]
-    assert drawn[0] == drawn[1]
-
-
 def test_a_seed_repeats(llm: Engine) -> None:
     def drawn(seed: int) -> object:
         # So hot, and with no filter, that the tokens are dice.

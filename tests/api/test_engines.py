@@ -237,15 +237,13 @@ def test_a_model_for_several_threads_is_loaded_once(several: Callable[..., Engin
     assert (len(answers), engines.state("a").loads) == (1, 1)
 
 
-def test_a_pinned_prefix_keeps_its_model_until_it_is_released(several: Callable[..., Engines], tmp_path: Path) -> None:
+def test_a_pinned_prefix_keeps_its_model_until_it_is_released(several: Callable[..., Engines]) -> None:
     engines = several("ab", 1, timeout=0.05)
-    with engines["a"].pin([{"role": "system", "content": "hello world"}]) as prefix:
+    with engines["a"].pin([{"role": "system", "content": "hello world"}]):
         with pytest.raises(WaitTimeoutError):
             engines["b"].chat("hello")
         assert engines["a"].chat("hello", **TURN).finish_reason == "length"
-        prefix.save(tmp_path / "prefix")
     assert engines["b"].chat("hello", **TURN).finish_reason == "length"
-    engines["a"].restore(tmp_path / "prefix").release()
     kept = engines["a"].pin([{"role": "system", "content": "hello world"}])
     del kept
     gc.collect()

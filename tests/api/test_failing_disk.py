@@ -1,5 +1,5 @@
 """A disk that fails: each call of each place in turn. Files that are replaced meet every error, once and from then on;
-the other places meet one error at each kind of call. A full run is tests/bench/torture_files.py."""
+the other places meet one error at each kind of call. A full run is benchmarks/torture_files.py."""
 
 import errno
 import shutil

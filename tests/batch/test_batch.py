@@ -6,7 +6,6 @@ import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 
 from engine import BatchInputError, ChatTemplate, DiskFullError, Engine, EngineError, RequestError, batch
 from engine.batch import job, lines
-from engine.batch.index import Digests
 from engine.runtime.loop.config import LoopOptions
 from engine.testing.scripted import ByteVocab, ScriptedBackend
 
@@ -330,22 +328,6 @@ def test_a_failed_row_may_change_and_rows_may_be_added(tmp_path: Path, llm: Engi
     assert (report.done, report.failed, report.ran) == (3, 0, 2)
     assert names(out) == ["a", "b", "c"]
     assert not (tmp_path / "out.errors.jsonl").exists()
-
-
-def test_digests_are_found_while_their_table_grows() -> None:
-    """Each by its first row, or by its last that came with `over`; also digests that begin in the same slot."""
-    digests = [sha256(b"%d" % number).digest()[:16] for number in range(300)]
-    digests += [bytes(8) + bytes([number]) * 8 for number in range(60)]
-    table = Digests()
-    for count, digest in enumerate(digests, 1):
-        assert table.find(digest) is None
-        table.append(digest)
-        assert [table.find(each) for each in digests[:count]] == list(range(count))
-    table.append(digests[3])
-    table.append(digests[4], over=True)
-    assert (table.find(digests[3]), table.find(digests[4])) == (3, len(digests) + 1)
-    assert len(table) == len(digests) + 2
-    assert table[len(digests)] == digests[3]
 
 
 def test_a_number_is_a_name(tmp_path: Path, llm: Engine) -> None:

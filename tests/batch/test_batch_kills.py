@@ -1,5 +1,5 @@
-"""A seeded sample of tests/bench/batch_kills.py (batches killed at random moments, inside writes, on a full disk; files
-changed by something else) and one of tests/bench/batch_paths.py (paths that name one file twice)."""
+"""A seeded sample of benchmarks/batch_kills.py (batches killed at random moments, inside writes, on a full disk; files
+changed by something else) and one of benchmarks/batch_paths.py (paths that name one file twice)."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 
 def counts_of(repository: Path, script: str, *options: str) -> dict[str, int]:
     """What the benchmark counted."""
-    command = [sys.executable, f"tests/bench/{script}", *options, "--seed", "7"]
+    command = [sys.executable, f"benchmarks/{script}", *options, "--seed", "7"]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return {name: int(number) for name, number in re.findall(r"^(.+): (\d+)$", done.stdout, re.MULTILINE)}

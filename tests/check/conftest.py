@@ -1,4 +1,4 @@
-"""What the tests of engine.check share: one engine."""
+"""What the tests of benchmarks.check share: one engine."""
 
 from collections.abc import Generator
 

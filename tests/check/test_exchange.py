@@ -5,9 +5,9 @@ import time
 import pytest
 from checked_servers import CITY, Handler, Json, served
 
+from benchmarks.check import HttpExchange, LocalExchange, Reply, forgery, forms
+from benchmarks.check.markers import markers_of
 from engine import Engine
-from engine.check import HttpExchange, LocalExchange, Reply, forgery, forms
-from engine.check.markers import markers_of
 from engine.support.errors import RemoteError, RequestError
 
 QUESTION: Json = {"messages": [{"role": "user", "content": "Hello!"}]}

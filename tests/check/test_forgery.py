@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from checked_servers import MARKERS, Counting, forging, prompt_of, words
 
+from benchmarks.check import LocalExchange, Record, Reply, forgery
+from benchmarks.check.forgery import PLACES
+from benchmarks.check.markers import family_markers, markers_of
 from engine import Engine
-from engine.check import LocalExchange, Record, Reply, forgery
-from engine.check.forgery import PLACES
-from engine.check.markers import family_markers, markers_of
 from engine.support.errors import RemoteError
 
 Json = dict[str, Any]

@@ -6,8 +6,8 @@ import pytest
 from checked_servers import Counting
 from forging import VOCABULARIES, guarded_tokens, vocabulary
 
-from engine.check import forgery
-from engine.check.markers import family_markers
+from benchmarks.check import forgery
+from benchmarks.check.markers import family_markers
 
 NAMES = ("llama-spm", "llama-bpe", "qwen2", "bert-bge")
 _CHOSEN = [path for path in VOCABULARIES if path.stem.removeprefix("ggml-vocab-") in NAMES]

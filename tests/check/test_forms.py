@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from checked_servers import CITY, GOOD, Answering
 
+from benchmarks.check import LocalExchange, Record, Reply, forms
 from engine import Engine
-from engine.check import LocalExchange, Record, Reply, forms
 from engine.support.errors import RemoteError
 
 Json = dict[str, Any]

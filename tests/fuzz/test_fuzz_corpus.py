@@ -1,4 +1,4 @@
-"""The inputs of tests/fuzz_corpus, tried again: what fuzzing found stays mended (`python tests/bench/fuzz.py`)."""
+"""The inputs of tests/fuzz_corpus, tried again: what fuzzing found stays mended (`python benchmarks/fuzz.py`)."""
 
 import random
 import sys

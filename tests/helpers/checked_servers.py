@@ -1,4 +1,4 @@
-"""Stand-in servers of Chat Completions for `engine.check`: good ones, and ones that are bad in one way."""
+"""Stand-in servers of Chat Completions for `benchmarks.check`: good ones, and ones that are bad in one way."""
 
 import contextlib
 import json
@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from typing import Any, cast
 
-from engine.check.exchange import Reply, read_reply
+from benchmarks.check.exchange import Reply, read_reply
 
 Json = dict[str, Any]
 Change = Callable[[Json, Json], object]

@@ -70,8 +70,6 @@ class Work:
         bench.run()
         _ = self.submit("on the pin", f"{LONG} five")
         bench.run()
-        if bench.replies[pin][-1].error is None:
-            loop.save(self._id("saved"), pin)
         loop.unpin(pin)
         for text in OTHERS:  # what was held is kept as states
             _ = self.submit(text[0], text)
@@ -91,8 +89,6 @@ class Work:
             return last.error
         if last.vectors is not None:
             return last.vectors.data.hex()
-        if last.saved is not None:
-            return f"{len(last.saved.tokens)} tokens"
         partial = self.bench.partial(id_)
         scores = [each.drawn.token for reply in replies for each in reply.logprobs]
         return f"{partial.content} {partial.finish_reason} {scores}"

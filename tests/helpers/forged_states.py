@@ -73,32 +73,44 @@ def attack(model: Path, seed: int, count: int) -> Outcome:
 
 def child(model: str, seed: int, count: int) -> None:
     """In the child. A state that is taken must serve a turn or end it with an EngineError."""
-    from engine import Engine
-    from engine.runtime.cache.state_file import SavedState, read_state, write_state
+    from engine import Engine, StateStore
+    from engine.runtime.cache.state_file import Origin, SavedState, read_state
     from engine.support.errors import EngineError
 
     rng, refused, restored, wrong = random.Random(seed), 0, 0, list[str]()
-    base: dict[str, Any] = {"n_ctx": 256, "n_sequences": 3, "n_threads": 1, "preflight": False}
-    with tempfile.TemporaryDirectory() as directory, Engine.load(model, **base) as llm:
-        path = Path(directory) / "state"
-        origin = llm._service._origin()  # pyright: ignore[reportPrivateUsage]
-        with llm.pin("one two three four five six") as prefix:
-            prefix.save(path)
+    base: dict[str, Any] = {"n_ctx": 256, "n_sequences": 1, "n_threads": 1, "preflight": False}
+    with tempfile.TemporaryDirectory() as directory:
+        with Engine.load(model, states=StateStore(0, directory, 1 << 30), **base) as llm:
+            tokens = llm.tokenize("one two three four five six " * 4, add_bos=True)
+            llm.complete(tokens, temperature=0, max_tokens=1, ignore_eos=True)
+        path = max(Path(directory).glob("*/*.state"), key=lambda each: each.stat().st_size)
+        head = json.JSONDecoder().raw_decode(path.read_bytes().partition(b"\n")[2][4:].decode(errors="replace"))[0]
+        origin = Origin(**head["origin"])
         saved = read_state(path, origin)
+    store = StateStore()
+    asked = [*saved.tokens, 5, 6]
+    with Engine.load(model, states=store, **base) as llm:
+
+        def cached(state: bytes) -> int:
+            """Ask for what only this state holds; returns how much of the prompt came from it."""
+            with contextlib.suppress(EngineError):
+                llm.complete([9] * 200, max_tokens=1, ignore_eos=True)
+            store.clear()
+            store.put(origin, SavedState(saved.tokens, state))
+            answer = llm.complete(asked, temperature=0, max_tokens=4, ignore_eos=True)
+            assert answer.usage is not None
+            return answer.usage.cached_tokens
+
         for number, state in enumerate(mutants(saved.state, rng, count)):
-            write_state(path, origin, SavedState(saved.tokens, state))
             try:
-                with llm.restore(path):
+                if cached(state):
                     restored += 1
-                    with contextlib.suppress(EngineError):
-                        llm.complete([*saved.tokens, 5, 6], temperature=0, max_tokens=4, ignore_eos=True)
+                else:
+                    refused += 1
             except EngineError:
-                refused += 1
+                restored += 1
             except BaseException as error:  # noqa: BLE001 - that is what is looked for
                 wrong.append(f"mutant {number}: {type(error).__name__}: {str(error)[:200]}")
-            write_state(path, origin, saved)
-            try:
-                llm.restore(path).release()
-            except EngineError as error:
-                wrong.append(f"after mutant {number} the whole state is refused: {str(error)[:200]}")
+            if not cached(saved.state):
+                wrong.append(f"after mutant {number} the whole state is not used")
     sys.stdout.write(json.dumps({"refused": refused, "restored": restored, "wrong": wrong}))

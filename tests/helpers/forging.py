@@ -1,6 +1,6 @@
 """Texts that try to pass for control tokens, in every field that a caller or a model fills, and what becomes of them.
 
-Shared by the test of forgery and by `tests/bench/forgery.py`. Vocabularies and templates are read from the folder that
+Shared by the test of forgery and by `benchmarks/forgery.py`. Vocabularies and templates are read from the folder that
 `LLAMA_CPP_MODELS` names (`vendor/llama.cpp/models` of llama-cpp-python's source distribution); one more vocabulary is
 written, which has the tokens of every family. A `Probe` is one template with one vocabulary. It learns from a harmless
 render what the template writes around each field, and so which parts of which tokens it could complete.

@@ -451,7 +451,7 @@ _BODIES: dict[str, list[dict[str, Any]]] = {
         {"input": "u", "max_output_tokens": 4, "instructions": "i", "reasoning": {"effort": "low"}},
         {"input": [*ASK, *_ODD[-3], *_ODD[-4]], "stream": True, "text": {"format": {"type": "text"}}, "store": True},
     ],
-    "/completions": [{"prompt": ["a", "b"], "max_tokens": 4, "echo": True, "logprobs": 2, "suffix": "z"}],
+    "/completions": [{"prompt": ["a", "b"], "max_tokens": 4, "logprobs": 2, "suffix": "z"}],
     "/embeddings": [{"input": ["a", [1, 2]], "dimensions": 3, "encoding_format": "base64"}],
 }
 

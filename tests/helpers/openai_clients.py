@@ -46,7 +46,7 @@ def scripted(
 def wait_until_idle(llm: Engine) -> None:
     """Returns once nothing runs any more, which must be soon."""
     until = time.monotonic() + 5
-    while llm.metrics.running or backend_of(llm).attached:
+    while llm.metrics.running or not all(each.closed for each in backend_of(llm).samplers):
         assert time.monotonic() < until, f"{llm.metrics.running} turns still run"
         time.sleep(0.002)
 
@@ -62,7 +62,6 @@ class Watched:
         self.choices = self._choices
         self.stream_complete = engine.stream_complete
         self.embedder = engine.embedder
-        self.scorer = engine.scorer
 
     @property
     def info(self) -> Any:
@@ -145,7 +144,6 @@ class WrittenEngine:
         self.choices = self._choices
         self.stream_complete = self._stream_complete
         self.embedder: Any = None
-        self.scorer: Any = None
 
     @property
     def info(self) -> Any:

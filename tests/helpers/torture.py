@@ -1,5 +1,5 @@
 """What a place that has files of its own does when a call of them fails: each call in turn, with each error, once and
-from then on. `tortured` counts what happened; `tests/bench/torture_files.py` and the tests print or check that."""
+from then on. `tortured` counts what happened; `benchmarks/torture_files.py` and the tests print or check that."""
 
 import errno
 import os

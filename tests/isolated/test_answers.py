@@ -16,10 +16,11 @@ from engine.isolated.answers import decoded, encoded
 from engine.isolated.protocol import Failed, Line, Loading, Opened, Parts
 from engine.llama.gguf.gguf import NamedTemplate
 from engine.llama.model import ModelInfo
-from engine.runtime.cache.state_file import Origin, SavedState
+from engine.runtime.cache.state_file import Origin
 from engine.runtime.loop.backend import ContextInfo
 from engine.runtime.loop.logprobs import Logprob, TokenLogprobs
 from engine.runtime.loop.request import Reply
+from engine.runtime.stream.embed_queue import Vectors
 from engine.support.errors import ContextOverflowError, DecodeError, EngineError, RequestError
 from engine.types.completion import Usage
 from engine.types.events import (
@@ -49,7 +50,7 @@ REPLIES = [
     Reply(7, EVENTS),
     Reply(8, (), final=True, error=RequestError("no"), output=(1, 2), logprobs=(LOGPROBS,) * 2, prefilled=3),
     Reply(8, EVENTS, final=True, checkpoints=(2, 1 << 40)),
-    Reply(9, (), saved=SavedState((1, 2), random.Random(1).randbytes(100_000))),
+    Reply(9, (), vectors=Vectors(random.Random(1).randbytes(100_000), 25_000, (3,))),
 ]
 
 
@@ -68,7 +69,7 @@ def test_records_come_back_as_they_went(answer: Any) -> None:
 def test_a_list_of_replies_has_tuples_inside() -> None:
     there = decoded(encoded(REPLIES))
     assert [type(reply.events) for reply in there] == [tuple] * len(REPLIES)
-    assert [reply.saved for reply in there] == [reply.saved for reply in REPLIES]
+    assert [reply.vectors for reply in there] == [reply.vectors for reply in REPLIES]
 
 
 def test_every_record_that_an_answer_may_hold_is_known() -> None:

@@ -1,4 +1,4 @@
-"""A few of the failures that `tests/bench/torture_calls.py --kind "the"` tries at every place."""
+"""A few of the failures that `benchmarks/torture_calls.py --kind "the"` tries at every place."""
 
 import sys
 from collections.abc import Iterator, Mapping

@@ -136,7 +136,6 @@ FAULTS_ON_A_DEVICE = """
     ("condition", "remedy", "children"),
     [
         ("load['use_extra_bufts']", "use_extra_bufts", 2),
-        ("context['device_sampling']", "device_sampling", 3),
         ("context['flash_attn'] != 'off'", "flash_attn", 3),
         ("context['offload_kqv']", "offload_kqv", 4),
     ],
@@ -148,7 +147,7 @@ def test_a_fault_of_several_sequences_on_a_device_is_remedied(
     monkeypatch.setenv("LLAMA_ENGINE_CACHE", str(tmp_path / "own"))
     monkeypatch.setattr(preflight, "CHILD", child.module)
     model = ModelOptions(n_gpu_layers=-1)
-    context = ContextOptions(n_sequences=4, device_sampling=remedy == "device_sampling")
+    context = ContextOptions(n_sequences=4)
     changed = "off" if remedy == "flash_attn" else False
     for _ in range(2):  # from children, and from the record
         with pytest.warns(EngineWarning, match=rf"SIGSEGV.*works with {remedy}="):

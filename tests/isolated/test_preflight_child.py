@@ -32,7 +32,7 @@ def test_all_sequences_are_decoded_at_once_with_different_lengths(
     monkeypatch.setattr(LlamaBackend, "decode", seen)
     model, context = preflight.reduced(
         ModelOptions(use_extra_bufts=False),
-        ContextOptions(n_sequences=n_sequences, kv_unified=kv_unified, device_sampling=kv_unified),
+        ContextOptions(n_sequences=n_sequences, kv_unified=kv_unified),
     )
     order = {"task": "decode", "model": str(builtin_model_path), "load": asdict(model), "context": asdict(context)}
     assert preflight_child.carry_out(order) == "ok"

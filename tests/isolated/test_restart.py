@@ -161,12 +161,10 @@ def test_adapters_are_loaded_again_and_prefixes_are_evaluated_again(llm: Engine,
     system = [{"role": "system", "content": "You are a helpful assistant who answers at length."}]
     asked: Any = [*system, {"role": "user", "content": "Hello!"}]
     adapted = llm.chat(asked, adapters=["mine"], **GREEDY, logprobs=1).logprobs
-    with llm.pin(system) as prefix:
+    with llm.pin(system):
         send(llm, signal.SIGKILL)
         assert llm.chat(asked, adapters=["mine"], **GREEDY, logprobs=1).logprobs == adapted
-        with pytest.raises(EngineError):
-            prefix.save(tmp_path / "prefix")
-    assert llm.chat(asked, **GREEDY).usage
+    assert llm.chat(asked, **GREEDY).usage is not None
 
 
 def test_an_adapter_that_is_gone_ends_the_engine_by_name(llm: Engine, tmp_path: Path) -> None:

@@ -145,8 +145,6 @@ def test_what_cannot_guess_is_refused_by_name(six: Path, builtin_model_path: Pat
             load(draft=draft, isolated=draft is closed)
     with pytest.raises(ModelLoadError, match="no file"):
         load(draft=six.with_name("gone.gguf"))
-    with pytest.raises(RequestError, match="leave one of them out"):
-        load(draft=six, device_sampling=True)
     with pytest.raises(RequestError, match="draft_max=-1 is not valid"):
         load(draft=six, draft_max=-1)
     with Engine.load(n_ctx=512, draft=six, draft_max=0) as llm:

@@ -1,4 +1,4 @@
-"""A seeded sample of tests/bench/fuzz_gguf.py: no damaged file takes the process. The full run is that command."""
+"""A seeded sample of benchmarks/fuzz_gguf.py: no damaged file takes the process. The full run is that command."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ KINDS = ("llama", "gemma3", "mamba", "llama+ugm")
 
 def test_no_damaged_file_takes_the_process(repository: Path) -> None:
     kinds = [argument for kind in KINDS for argument in ("--kind", kind)]
-    command = [sys.executable, "tests/bench/fuzz_gguf.py", "28", "--seed", "11", "--jobs", "1", *kinds]
+    command = [sys.executable, "benchmarks/fuzz_gguf.py", "28", "--seed", "11", "--jobs", "1", *kinds]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     counts = {name: int(count) for name, count in re.findall(r"^  ([\w.]+) +(\d+)", done.stdout, re.MULTILINE)}

@@ -1,6 +1,6 @@
 """The life of C objects: freed by the last of their users, in order when the interpreter ends, and used by nobody then.
 
-Deaths at the end are counted by tests/bench/process_ends.py; what brings them about is told here without luck."""
+Deaths at the end are counted by benchmarks/process_ends.py; what brings them about is told here without luck."""
 
 import subprocess
 import sys

@@ -1,5 +1,5 @@
 """No text becomes a picture, a sound or a token of a projector: every marker of every projector in every field, through
-a real projector of each kind. A sample of `tests/bench/forgery.py --projectors`; needs llama.cpp's templates like
+a real projector of each kind. A sample of `benchmarks/forgery.py --projectors`; needs llama.cpp's templates like
 tests/formats/template/test_template_forgery.py.
 """
 

@@ -94,7 +94,7 @@ def test_a_second_conversation_encodes_nothing_and_evaluates_none_of_its_rows(
 def test_turns_at_once_say_what_each_says_alone(
     name: str, files: tuple[Path, Path], record_testsuite_property: Callable[[str, object], None]
 ) -> None:
-    """A part of `tests/bench/media_turns.py`."""
+    """A part of `benchmarks/media_turns.py`."""
     talked = talk(name, files, 16 if name == "ultravox" else 32)
     assert talked.wrong == 0, talked.differences
     assert talked.cancelled > 0

@@ -23,7 +23,7 @@ import pytest
 
 from engine.llama import own_library
 from engine.llama.lib import library
-from engine.llama.own_library import VARIABLE, add_mineru_field, chosen, difference, try_in_child
+from engine.llama.own_library import VARIABLE, chosen, difference, try_in_child
 from engine.support.errors import EngineError
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
@@ -230,10 +230,6 @@ class Changed:
             return difference(self.module)
 
 
-def layout(structure: Any) -> list[tuple[int, int]]:
-    return [(getattr(structure, name).offset, getattr(structure, name).size) for name, *_ in structure._fields_]
-
-
 def changes(structure: Any) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
     """Each way to insert one field, with the types that llama.cpp uses, and to leave one out."""
     fields = list(structure._fields_)
@@ -278,23 +274,6 @@ def test_a_default_that_is_another_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
                 found = Changed(name, list(structure._fields_), {**defaults, field: other}).difference(monkeypatch)
                 assert found, field
                 assert f"{name}.{field} is {other}" in found
-
-
-def test_the_known_difference_is_put_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    fields = list(library().llama_context_params._fields_)
-    place = [name for name, *_ in fields].index("type_v") + 1
-    shifted = [*fields[:place], ("moe_cache_size", ctypes.c_size_t), *fields[place:]]
-    defaults = own_library._DEFAULTS["llama_context_default_params"]  # pyright: ignore[reportPrivateUsage]
-    changed = Changed("llama_context_params", shifted, dict(defaults))
-    found = changed.difference(monkeypatch)
-    assert found
-    assert "llama_context_params" in found
-    add_mineru_field(changed.module)
-    assert changed.difference(monkeypatch) is None
-    structure = changed.module.llama_context_params
-    assert changed.module.llama_context_default_params.restype is structure
-    assert changed.module.llama_init_from_model.argtypes[1] is structure
-    assert layout(structure)[:place] == layout(library().llama_context_params)[:place]
 
 
 def test_the_library_that_is_installed_has_no_difference() -> None:

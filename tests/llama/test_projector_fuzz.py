@@ -1,4 +1,4 @@
-"""A seeded sample of the projectors of tests/bench/hostile_files.py: none of them takes the process."""
+"""A seeded sample of the projectors of benchmarks/hostile_files.py: none of them takes the process."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and limi
 
 def test_no_damaged_projector_takes_the_process(repository: Path) -> None:
     options = ["--no-media", "--projectors", "24", "--seed", "11", "--jobs", "1"]
-    command = [sys.executable, "tests/bench/hostile_files.py", *options]
+    command = [sys.executable, "benchmarks/hostile_files.py", *options]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     counts = {name: int(count) for name, count in re.findall(r"^  ([\w.]+) +(\d+)$", done.stdout, re.MULTILINE)}

@@ -13,7 +13,7 @@ from engine.llama import sampling as sampling_plan
 from engine.llama.context import LlamaBackend
 from engine.llama.lib import library
 from engine.llama.model import Model
-from engine.llama.sampling import Links, Plan, device_links, plan
+from engine.llama.sampling import Plan, plan
 from engine.runtime.loop.backend import Row
 from engine.runtime.loop.config import ContextOptions
 from engine.support.errors import DecodeError, EngineError, RequestError
@@ -474,28 +474,3 @@ def test_plans(params: dict[str, Any], expected: Plan) -> None:
 def test_a_small_vocabulary_is_left_to_llama_cpp() -> None:
     assert plan(SamplingParams(top_p=0.5), TINY) == Plan(None, ("top_p",), "dist")
     assert plan(SamplingParams(top_k=5), TINY) == Plan(None, ("top_k",), "dist")
-
-
-@pytest.mark.parametrize(
-    ("params", "expected"),
-    [
-        ({"temperature": 0, "top_k": 5}, Links((), "greedy")),
-        ({}, Links((), "dist")),
-        (
-            {"temperature": 0.6, "top_p": 0.9, "min_p": 0.1, "top_k": 9},
-            Links(("top_k", "top_p", "min_p", "temperature"), "dist"),
-        ),
-        (
-            {"top_k": 9, "temperature": 0.5, "samplers": ("temperature", "top_k")},
-            Links(("temperature", "top_k"), "dist"),
-        ),
-        ({"logprobs": 0}, None),
-        ({"logit_bias": ((1, 2.0),)}, None),
-        ({"temperature": 0, "dry_multiplier": 1}, None),
-        ({"presence_penalty": 1}, None),
-        ({"top_n_sigma": 1.0}, None),
-        ({"mirostat": 1}, None),
-    ],
-)
-def test_what_can_be_drawn_on_a_device(params: dict[str, Any], expected: Links | None) -> None:
-    assert device_links(SamplingParams(**params)) == expected

@@ -10,7 +10,7 @@ MOST = {"a bare question": (895, 75), "with one tool": (1_275, 76)}
 
 
 def test_a_turn_takes_no_more_calls_than_it_did(repository: Path) -> None:
-    command = [sys.executable, "-W", "ignore", str(repository / "tests" / "bench" / "calls.py"), "--family"]
+    command = [sys.executable, "-W", "ignore", str(repository / "benchmarks" / "calls.py"), "--family"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=repository)
     found = re.findall(
         r"^the built-in model, (.+): to the first token \[(.+)\]; each .+ it \[(.+)\]$", done.stdout, re.MULTILINE

@@ -121,7 +121,6 @@ def test_options_that_make_no_sense(tiny: Path) -> None:
     refused(RequestError, lambda: load(tiny, type_k="q3"), "type_k='q3'", "q8_0")
     refused(RequestError, lambda: load(tiny, n_gpu_layers=-2), "n_gpu_layers=-2")
     refused(RequestError, lambda: load(tiny, split_mode="rows"), "split_mode='rows'")
-    refused(RequestError, lambda: load(tiny, draft_max=4, device_sampling=True), "leave one of them out")
 
 
 def test_a_context_too_small_for_the_prompt(llm: Engine) -> None:

@@ -1,5 +1,5 @@
 """The first call of each kind below an engine with real weights fails, while many requests run; all places:
-tests/bench/torture_calls.py."""
+benchmarks/torture_calls.py."""
 
 from collections.abc import Iterator
 from pathlib import Path

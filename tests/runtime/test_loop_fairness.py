@@ -49,10 +49,6 @@ def test_a_pin_holds_its_own_tokens_and_no_guesses(draft_max: int) -> None:
         TurnRequest(prompt(""), plain, id=7, tokens=tokens, pin=True)
     )  # one token of it is left to evaluate
     bench.run()
-    bench.loop.save(8, 7)
-    bench.collect()
-    saved = bench.replies[8][-1].saved
-    assert saved is not None
-    assert saved.tokens == tokens
+    assert tokens in {tuple(bench.loop.cache.held(sequence)) for sequence in range(4)}
     assert len(tokens) in {bench.backend.positions(sequence) for sequence in range(4)}
     assert max(bench.backend.positions(sequence) for sequence in range(4)) <= len(tokens) + len("ok")

@@ -40,7 +40,6 @@ class Desk:
         draft_max: int = 0,
         *,
         n_batch: int = 64,
-        device: bool = False,
         unified: bool = True,
     ) -> None:
         options = ContextOptions(
@@ -49,7 +48,6 @@ class Desk:
             n_ctx=n_ctx,
             n_batch=n_batch,
             n_ubatch=n_batch,
-            device_sampling=device,
             kv_unified=unified,
         )
         self.backend = model.backend(options)
@@ -104,12 +102,12 @@ def alone(model: Model) -> dict[str, tuple[int, ...]]:
     return answers
 
 
-@pytest.mark.parametrize(("draft_max", "device"), [(0, False), (6, False), (0, True)])
+@pytest.mark.parametrize("draft_max", [0, 6])
 @pytest.mark.parametrize(("n_ctx", "unified"), [(512, True), (256, True), (256, False)])
 def test_every_output_equals_its_run_alone(
-    model: Model, alone: dict[str, tuple[int, ...]], draft_max: int, n_ctx: int, *, device: bool, unified: bool
+    model: Model, alone: dict[str, tuple[int, ...]], draft_max: int, n_ctx: int, *, unified: bool
 ) -> None:
-    desk = Desk(model, n_sequences=3, n_ctx=n_ctx, draft_max=draft_max, device=device, unified=unified)
+    desk = Desk(model, n_sequences=3, n_ctx=n_ctx, draft_max=draft_max, unified=unified)
     for id_, text in enumerate(TEXTS):
         desk.submit(id_, text)
         desk.step()

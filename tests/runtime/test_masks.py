@@ -1,5 +1,5 @@
 """Drawing under a mask: the distribution is that of the allowed tokens, whatever filters come after; what it costs is
-tests/bench/constraints.py's matter."""
+benchmarks/constraints.py's matter."""
 
 import math
 from collections import Counter

@@ -13,15 +13,15 @@ import model_zoo
 import pytest
 from doubles import Bench, echo, plain, prompt
 
-from engine import Engine
+from engine import Engine, StateStore
 from engine.formats.parsing import Parser
 from engine.formats.template.chat_template import ChatTemplate
-from engine.runtime.cache.state_file import SavedState, read_state, write_state
+from engine.runtime.cache.state_file import Origin, SavedState, read_state, write_state
 from engine.runtime.loop.backend import Row
 from engine.runtime.loop.config import LoopOptions
 from engine.runtime.loop.request import TurnRequest
 from engine.runtime.stream.service import Service
-from engine.support.errors import EngineError, QueueFullError, RequestError
+from engine.support.errors import QueueFullError, RequestError
 from engine.testing.scripted import ScriptedBackend
 from engine.types.completion import Completion
 from engine.types.events import Event
@@ -80,7 +80,7 @@ def test_a_parser(where: str, raised: BaseException) -> None:
     assert [bench.completion(id_).content for id_ in fine] == ["re: one", "re: two"]
 
 
-@pytest.mark.parametrize("method", ["sampler", "attach", "sample"])
+@pytest.mark.parametrize("method", ["sampler", "sample"])
 def test_what_the_backend_makes_of_its_options(
     method: str, raised: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,38 +152,69 @@ def test_a_logits_processor_in_a_child() -> None:
         assert llm.chat("Hello!", temperature=0).content == "Hello! How can I help?"
 
 
-def pinned(llm: Engine, path: Path) -> SavedState:
-    """A saved prefix, whole."""
-    with llm.pin([{"role": "system", "content": "You are a helpful assistant."}]) as prefix:
-        prefix.save(path)
-    return read_state(path, llm._service._origin())  # pyright: ignore[reportPrivateUsage]
+SYSTEM = {"role": "system", "content": "You are a helpful assistant. " * 10}
+ASKED = [SYSTEM, {"role": "user", "content": "Hello!"}]
 
 
-def test_a_state_whose_tokens_are_not_its_own(llm: Engine, tmp_path: Path) -> None:
-    saved = pinned(llm, tmp_path / "whole")
-    origin = llm._service._origin()  # pyright: ignore[reportPrivateUsage]
-    size = len(saved.tokens)
-    for tokens in (saved.tokens[:-1], (*saved.tokens, 5), saved.tokens * 3, (5,)):
-        write_state(tmp_path / "changed", origin, SavedState(tokens, saved.state))
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """The file of a state that a store keeps, in `tmp_path`."""
+    assert answered(tmp_path) == 0
+    (path,) = tmp_path.glob("*/*.state")
+    return path
+
+
+def answered(folder: Path) -> int:
+    """Ask with the states in a folder, beside another request; returns how much of the prompt came from there."""
+    states = StateStore(0, folder, 1 << 30)
+    with Engine.load(n_ctx=512, n_sequences=3, n_threads=1, preflight=False, states=states) as llm:
         running = llm.stream("Hello!", temperature=0)
-        with pytest.raises(EngineError, match=f"holds {size} positions, but its file lists {len(tokens)} tokens"):
-            llm.restore(tmp_path / "changed")
+        answer = llm.chat(ASKED, temperature=0)
         assert running.result(timeout=60).content == "Hello! How can I help?"
-    for tokens in ((-1,) * size, (10**9,) * size, ()):
-        write_state(tmp_path / "changed", origin, SavedState(tokens, saved.state))
-        with pytest.raises(RequestError):
-            llm.restore(tmp_path / "changed")
-    with llm.restore(tmp_path / "whole") as prefix:
-        assert prefix.tokens == size
+        assert answer.content == "Hello! How can I help?"
+        assert answer.usage is not None
+        return answer.usage.cached_tokens
 
 
-def test_a_state_file_that_was_written_by_somebody_else(llm: Engine, tmp_path: Path) -> None:
-    """Heads of any JSON under a right digest, and states of any bytes: named errors, and the engine goes on."""
-    saved = pinned(llm, tmp_path / "whole")
-    data = (tmp_path / "whole").read_bytes()[:-32]
-    magic = data.index(b"\n") + 1
-    length = int.from_bytes(data[magic : magic + 4], "little")
-    head: dict[str, Any] = json.loads(data[magic + 4 : magic + 4 + length])
+def parts(path: Path) -> tuple[int, dict[str, Any], bytes]:
+    """Where the head of a state file begins, the head, and the state."""
+    data = path.read_bytes()
+    start = data.index(b"\n") + 1
+    length = int.from_bytes(data[start : start + 4], "little")
+    return start, json.loads(data[start + 4 : start + 4 + length]), data[start + 4 + length : -32]
+
+
+def test_a_state_whose_tokens_are_not_its_own(kept: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    whole, (_, head, state) = kept.read_bytes(), parts(kept)
+    tokens, origin = tuple(head["tokens"]), Origin(**head["origin"])
+    for changed in (tokens[:-1], (*tokens, 5), tokens * 3):
+        alone(kept, tmp_path)
+        caplog.clear()
+        write_state(kept, origin, SavedState(changed, state))
+        assert answered(tmp_path) == 0
+        assert f"holds {len(tokens)} positions, but its file lists {len(changed)} tokens" in caplog.text
+    for changed in ((-1,) * len(tokens), (10**9,) * len(tokens), ()):
+        alone(kept, tmp_path)
+        write_state(kept, origin, SavedState(changed, state))
+        assert answered(tmp_path) == 0
+    alone(kept, tmp_path)
+    kept.write_bytes(whole)
+    assert answered(tmp_path) > 64
+
+
+def alone(path: Path, folder: Path) -> None:
+    """Leave one file of the states in a folder."""
+    for other in folder.glob("*/*.state"):
+        if other != path:
+            other.unlink()
+
+
+def test_a_state_file_that_was_written_by_somebody_else(tmp_path: Path) -> None:
+    """Heads of any JSON under a right digest, and states of any bytes: named errors."""
+    path, origin = tmp_path / "state", Origin("model", "0", "f16", "f16", "auto", "", True, 1)
+    write_state(path, origin, SavedState(tuple(range(100)), b"state" * 100))
+    data = path.read_bytes()[:-32]
+    magic, head, state = parts(path)
     rng = random.Random(1)
     heads: list[Any] = [
         {},
@@ -203,35 +234,28 @@ def test_a_state_file_that_was_written_by_somebody_else(llm: Engine, tmp_path: P
         {**head, "origin": {**head["origin"], "model": 5}},
     ]
     bodies = [json.dumps(each).encode() for each in heads] + [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"9" * 10_000]
-    for body in bodies:
-        whole = data[:magic] + len(body).to_bytes(4, "little") + body + saved.state
-        (tmp_path / "forged").write_bytes(whole + hashlib.sha256(whole).digest())
-        with pytest.raises(EngineError):
-            llm.restore(tmp_path / "forged")
-    for length in (0, 2**32 - 1, len(data)):
-        whole = data[:magic] + length.to_bytes(4, "little") + data[magic + 4 :]
-        (tmp_path / "forged").write_bytes(whole + hashlib.sha256(whole).digest())
-        with pytest.raises(EngineError):
-            llm.restore(tmp_path / "forged")
-    for cut in (0, 5, len(data) // 2):
-        (tmp_path / "forged").write_bytes(data[:cut] + bytes(rng.randrange(256) for _ in range(40)))
-        with pytest.raises(EngineError):
-            llm.restore(tmp_path / "forged")
-    assert llm.chat("Hello!", temperature=0).content == "Hello! How can I help?"
+    written = [data[:magic] + len(body).to_bytes(4, "little") + body + state for body in bodies]
+    written += [data[:magic] + at.to_bytes(4, "little") + data[magic + 4 :] for at in (0, 2**32 - 1, len(data))]
+    files = [whole + hashlib.sha256(whole).digest() for whole in written]
+    files += [data[:cut] + bytes(rng.randrange(256) for _ in range(40)) for cut in (0, 5, len(data) // 2)]
+    for whole in files:
+        path.write_bytes(whole)
+        with pytest.raises(RequestError):
+            read_state(path, origin)
 
 
 @pytest.mark.parametrize("cut", [1, 33, 200])
-def test_a_damaged_state_file(llm: Engine, tmp_path: Path, cut: int) -> None:
+def test_a_damaged_state_file(kept: Path, tmp_path: Path, cut: int, caplog: pytest.LogCaptureFixture) -> None:
     """Cut off, lengthened, or with a byte changed anywhere: refused by name before llama.cpp sees it."""
-    pinned(llm, tmp_path / "whole")
-    data = (tmp_path / "whole").read_bytes()
+    data = kept.read_bytes()
     rng = random.Random(cut)
     at = rng.randrange(len(data))
     for changed in (data[:-cut], data + bytes(cut), data[:at] + bytes([data[at] ^ cut]) + data[at + 1 :]):
-        (tmp_path / "damaged").write_bytes(changed)
-        with pytest.raises(RequestError, match=r"cut off or damaged|not a state file of this version"):
-            llm.restore(tmp_path / "damaged")
-    assert llm.chat("Hello!", temperature=0).content == "Hello! How can I help?"
+        alone(kept, tmp_path)
+        caplog.clear()
+        kept.write_bytes(changed)
+        assert answered(tmp_path) == 0
+        assert "A state is not used" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "falcon-h1"])

@@ -1,9 +1,6 @@
 """Prefixes that are pinned, saved and restored; and the prefill's progress."""
 
 import gc
-import threading
-import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +8,7 @@ import model_files
 import pytest
 from doubles import echo, plain, prompt
 
-from engine import ChatTemplate, ContextOverflowError, DecodeError, Engine, EngineError, RequestError
-from engine.runtime.loop.backend import Row
+from engine import ChatTemplate, ContextOverflowError, Engine, EngineError, RequestError, StateStore
 from engine.runtime.loop.request import TurnRequest
 from engine.runtime.stream.service import PinnedPrefix, Service
 from engine.testing.scripted import ByteVocab, ScriptedBackend
@@ -82,80 +78,6 @@ def test_requests_beside_a_large_pinned_prefix_are_told_what_is_left() -> None:
         assert cached(service, "p" * 60 + "q") == 60
 
 
-@pytest.mark.parametrize("trimmable", [True, False])
-def test_saved_and_restored(tmp_path: Path, trimmable: bool) -> None:
-    backend = ScriptedBackend(echo, n_sequences=3, trimmable=trimmable)
-    with Service(backend) as service, pin(service, "a prefix that many share: ") as prefix:
-        prefix.save(tmp_path / "prefix")
-        with pytest.raises(RequestError, match="cannot be written"):
-            prefix.save(tmp_path / "none" / "prefix")
-        prefix.release()
-        with pytest.raises(RequestError, match="was released"):
-            prefix.save(tmp_path / "other")
-    with pytest.raises(EngineError, match="closed"):
-        prefix.save(tmp_path / "other")
-    backend = ScriptedBackend(echo, n_sequences=3, trimmable=trimmable)
-    with Service(backend) as service, service.restore(tmp_path / "prefix") as prefix:
-        assert (prefix.tokens, backend.evaluated) == (26, 0)
-        stream = service.submit(TurnRequest(prompt("a prefix that many share: x"), plain))
-        assert stream.result().content == "re: a prefix that many share: x"
-        assert cached(service, "a prefix that many share: y") == 26
-        assert service.restore(tmp_path / "prefix").tokens == 26
-
-
-def test_a_state_without_room_is_evaluated_when_there_is(tmp_path: Path) -> None:
-    with Service(ScriptedBackend(echo, n_sequences=2)) as service, pin(service, "p" * 60) as prefix:
-        prefix.save(tmp_path / "prefix")
-    hold = threading.Event()
-
-    def wait(_: Sequence[Row]) -> None:
-        hold.wait()
-
-    backend = ScriptedBackend(lambda _: "x" * 30, n_sequences=3, n_ctx=100, before_decode=wait)
-    with Service(backend) as service:
-        running = service.submit(TurnRequest(prompt("r" * 40), plain))
-        threading.Timer(0.05, hold.set).start()
-        with service.restore(tmp_path / "prefix"):
-            assert running.result().content == "x" * 30
-            assert cached(service, "p" * 60 + "q") == 60
-    with Service(ScriptedBackend([], n_sequences=2, n_ctx=50)) as service, pytest.raises(ContextOverflowError):
-        service.restore(tmp_path / "prefix")
-
-
-def test_a_state_that_the_memory_refuses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = ScriptedBackend(echo, n_sequences=2)
-    with Service(backend) as service:
-        pin(service, "prefix").save(tmp_path / "prefix")
-
-        def refuse(sequence: int, state: bytes) -> None:
-            backend.trim(sequence, 0)
-            raise DecodeError("does not fit", "invalid")
-
-        monkeypatch.setattr(backend, "restore", refuse)
-        with pytest.raises(DecodeError, match="does not fit"):
-            service.restore(tmp_path / "prefix")
-        assert service.submit(TurnRequest(prompt("x"), plain)).result().content == "re: x"
-
-
-def test_a_save_that_waits_when_the_loop_breaks_is_answered(tmp_path: Path) -> None:
-    hold = threading.Event()
-
-    def crash(rows: Sequence[Row]) -> None:
-        if rows[0].token == ord("!"):
-            hold.wait()
-            raise ZeroDivisionError
-
-    with Service(ScriptedBackend(echo, n_sequences=2, before_decode=crash)) as service:
-        prefix = pin(service, "prefix")
-        stream = service.submit(TurnRequest(prompt("!"), plain))
-        time.sleep(0.02)
-        threading.Timer(0.05, hold.set).start()
-        with pytest.raises(EngineError, match="loop broke"):
-            prefix.save(tmp_path / "prefix")
-        with pytest.raises(EngineError, match="loop broke"):
-            stream.result()
-
-
 def test_progress() -> None:
     told: list[tuple[int, int]] = []
 
@@ -191,7 +113,7 @@ def scripted(**options: Any) -> tuple[Engine, ScriptedBackend]:
     return Engine(backend, ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens)), backend
 
 
-def test_an_engine_pins_what_its_prompts_have_in_common(tmp_path: Path) -> None:
+def test_an_engine_pins_what_its_prompts_have_in_common() -> None:
     llm, backend = scripted()
     tools = [{"name": "f", "description": "does something", "parameters": {"type": "object"}}]
     with llm, llm.pin(SYSTEM, tools) as prefix:
@@ -201,53 +123,8 @@ def test_an_engine_pins_what_its_prompts_have_in_common(tmp_path: Path) -> None:
         assert usage.cached_tokens == prefix.tokens
         with llm.pin([*SYSTEM, {"role": "user", "content": "x"}], tools) as whole:
             assert whole.tokens == usage.prompt_tokens
-        prefix.save(tmp_path / "prefix")
         with pytest.raises(RequestError, match="no option 'temprature'"):
             llm.pin(SYSTEM, temprature=1)  # pyright: ignore[reportCallIssue]
-    llm, backend = scripted()
-    with llm, llm.restore(tmp_path / "prefix"):
-        usage = llm.chat([*SYSTEM, {"role": "user", "content": "x"}], tools=tools).usage
-        assert usage is not None
-        assert usage.cached_tokens == prefix.tokens
-
-
-def test_nothing_is_copied_for_a_restored_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = ScriptedBackend(lambda _: "fine", n_ctx=400, n_sequences=4)
-    with Service(backend) as service:
-        pin(service, "a prefix that many share: and more of it").save(tmp_path / "prefix")
-    backend = ScriptedBackend(lambda _: "fine", n_ctx=400, n_sequences=4)
-    copies: list[int] = []
-    plain_copy = backend.copy
-
-    def counted(source: int, target: int, positions: int) -> None:
-        copies.append(positions)
-        plain_copy(source, target, positions)
-
-    monkeypatch.setattr(backend, "copy", counted)
-    with Service(backend) as service, pin(service, "a prefix that many share: "):
-        with service.restore(tmp_path / "prefix") as prefix:
-            assert copies == []
-            assert cached(service, "a prefix that many share: and more of it, x") == prefix.tokens
-        assert len(copies) == 1
-
-
-@pytest.mark.parametrize("unified", [True, False])
-def test_restored_beside_a_prefix_that_it_begins_with(tmp_path: Path, unified: bool) -> None:
-    path = model_files.write(tmp_path / "m.gguf")
-    options: Any = {"preflight": False, "n_threads": 1, "family": "content-only", "n_ctx": 4 * 512}
-    options |= {"n_sequences": 4, "kv_unified": unified}
-    turn: Any = {"temperature": 0, "max_tokens": 12, "ignore_eos": True}
-    longer: list[Any] = [*SYSTEM, {"role": "user", "content": "a question"}, {"role": "assistant", "content": "fine"}]
-    asked = [*longer, {"role": "user", "content": "hello world"}]
-    with Engine.load(path, **options) as llm:
-        alone = llm.chat(asked, **turn).content
-        with llm.pin(longer) as prefix:
-            prefix.save(tmp_path / "longer")
-    with Engine.load(path, **options) as llm, llm.pin(SYSTEM), llm.restore(tmp_path / "longer") as prefix:
-        restored = llm.chat(asked, **turn)
-        assert restored.content == alone
-        assert restored.usage
-        assert restored.usage.cached_tokens >= prefix.tokens > 40
 
 
 @pytest.mark.parametrize("unified", [True, False])
@@ -255,31 +132,29 @@ def test_restored_beside_a_prefix_that_it_begins_with(tmp_path: Path, unified: b
 def test_on_weights(tmp_path: Path, architecture: str, unified: bool) -> None:
     path = model_files.write(tmp_path / "m.gguf", architecture)
     asked = [*SYSTEM[:1], {"role": "user", "content": "hello world"}]
-    options: Any = {"preflight": False, "n_threads": 1, "family": "content-only", "n_ctx": 3 * 512}
-    options |= {"kv_unified": unified}
+    options: Any = {"preflight": False, "n_threads": 1, "family": "content-only", "n_ctx": 3 * 512, "n_sequences": 3}
     turn: Any = {"temperature": 0, "max_tokens": 12, "ignore_eos": True}
-    with Engine.load(path, n_sequences=3, **options) as llm:
+
+    def opened(file: Path = path, **more: Any) -> Engine:
+        states = StateStore(0, tmp_path / "states", 1 << 30)
+        given: dict[str, Any] = {**options, "kv_unified": unified, **more}
+        return Engine.load(file, states=states, **given)
+
+    with Engine.load(path, **options, kv_unified=unified) as llm:
         alone = llm.chat(asked, **turn)
-    with Engine.load(path, n_sequences=3, **options) as llm, llm.pin(SYSTEM) as prefix:
-        prefix.save(tmp_path / "prefix")
-        pinned = llm.chat(asked, **turn)
-    with Engine.load(path, n_sequences=3, **options) as llm, llm.restore(tmp_path / "prefix"):
-        restored = llm.chat(asked, **turn)
-        again = llm.chat(asked, **turn)
-    for completion in (pinned, restored, again):
+    with opened() as llm, llm.pin(SYSTEM) as prefix:
+        answers = [llm.chat(asked, **turn)]
+    for _ in range(2):
+        with opened() as llm, llm.pin(SYSTEM):
+            assert llm.metrics.prompt_tokens == 0
+            answers.append(llm.chat(asked, **turn))
+    for completion in answers:
         assert completion.content == alone.content
-        assert completion.usage
-        assert completion.usage.cached_tokens >= prefix.tokens > 20
-    with (
-        Engine.load(path, n_sequences=3, type_k="f32", **options) as other,
-        pytest.raises(RequestError, match="type_k"),
-    ):
-        other.restore(tmp_path / "prefix")
+        assert completion.usage is not None
+        assert completion.usage.cached_tokens >= prefix.tokens > 64
     tuned = model_files.write(tmp_path / "t.gguf", architecture, model_files.Shape(seed=2))
-    with Engine.load(tuned, n_sequences=3, **options) as other, pytest.raises(RequestError, match="another model"):
-        other.restore(tmp_path / "prefix")
-    (tmp_path / "noise").write_bytes(b"noise")
-    with Engine.load(path, n_sequences=3, **options) as llm:
-        for name, words in (("noise", "not a state file"), ("none", "cannot be read")):
-            with pytest.raises(RequestError, match=words):
-                llm.restore(tmp_path / name)
+    for other in (opened(type_k="f32"), opened(kv_unified=not unified), opened(tuned)):
+        with other:
+            usage = other.chat(asked, **turn).usage
+            assert usage is not None
+            assert usage.cached_tokens == 0

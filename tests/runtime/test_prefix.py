@@ -142,20 +142,6 @@ def test_between_separate_buffers_busy_sequences_stand_side_by_side(
     assert [full.acquire([number] * 9).sequence for number in (200, 201)] == held
 
 
-def test_a_sequence_for_a_state_is_empty_and_nobody_waits_for_it() -> None:
-    bench = Bench()
-    tokens = list(range(100, 140))
-    bench.run(tokens)
-    busy = bench.acquire([*range(200, 240)])
-    assert bench.cache.acquire(tokens, anew=True) == (2, 0)
-    bench.cache.release(2)
-    assert isinstance(bench.cache.acquire([*range(200, 240)]), Blocked)
-    lease = bench.cache.acquire([*range(200, 240)], anew=True)
-    assert isinstance(lease, Lease)
-    assert lease.reused == 0
-    assert lease.sequence != busy.sequence
-
-
 def test_a_pinned_prefix_is_copied_however_short_it_is() -> None:
     bench = Bench(copy_cost=10, n_sequences=5)
     pinned = bench.run([1, 2, 3])

@@ -1,4 +1,4 @@
-"""Forks of a process that has an engine, and its end while streams are open. Long: tests/bench/process_ends.py."""
+"""Forks of a process that has an engine, and its end while streams are open. Long: benchmarks/process_ends.py."""
 
 import subprocess
 import sys
@@ -40,8 +40,6 @@ calls = {{
     "run": lambda: llm.run("x"),
     "achat": lambda: asyncio.run(llm.achat("x")),
     "pin": lambda: llm.pin([{{"role": "system", "content": "x"}}]),
-    "restore": lambda: llm.restore("x"),
-    "save": lambda: pinned.save("x"),
     "render": lambda: llm.render("x"),
     "explain": lambda: llm.explain("x"),
     "tokenize": lambda: llm.tokenize("x"),

@@ -1,6 +1,6 @@
 """A saved sequence comes back as it was, or with a reason why not."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,29 +35,10 @@ def test_it_is_replaced_whole(written: Path) -> None:
     assert read_state(written, ORIGIN) == SavedState((9,), b"x")
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"model": "abd"}, "the state of another model"),
-        ({"library": "0.3.37"}, "saved with library='0.3.36', but this context has '0.3.37'"),
-        ({"type_k": "q8_0"}, "saved with type_k='f16'"),
-        ({"type_v": "q8_0"}, "saved with type_v='f16'"),
-        ({"flash_attn": "off"}, "saved with flash_attn='auto'"),
-        ({"rope": ""}, "saved with rope='rope_freq_scale=0.5', but this context has ''"),
-        ({"swa_full": False}, "saved with swa_full=True"),
-        ({"buffers": 4}, "of 1 buffer.s., but this one has 4; load with kv_unified=True"),
-    ],
-)
-def test_another_origin_is_named(written: Path, change: dict[str, Any], says: str) -> None:
-    with pytest.raises(RequestError, match=says):
+@pytest.mark.parametrize("change", [{field.name: 7} for field in fields(Origin)])
+def test_a_state_of_another_origin_is_refused(written: Path, change: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match="the state of another model, or of other settings"):
         read_state(written, replace(ORIGIN, **change))
-
-
-def test_buffers_of_their_own_are_asked_for_by_name(tmp_path: Path) -> None:
-    apart = replace(ORIGIN, buffers=4)
-    write_state(tmp_path / "state", apart, SavedState((1, 2), b"state"))
-    with pytest.raises(RequestError, match="load with kv_unified=False, n_sequences=4"):
-        read_state(tmp_path / "state", ORIGIN)
 
 
 def test_a_file_cut_off_anywhere(written: Path) -> None:
@@ -73,7 +54,7 @@ def test_a_changed_byte(written: Path, place: int) -> None:
     data = bytearray(written.read_bytes())
     data[place] ^= 0xFF
     written.write_bytes(data)
-    with pytest.raises(RequestError, match="cut off or damaged"):
+    with pytest.raises(RequestError, match=r"cut off or damaged|head cannot be read"):
         read_state(written, ORIGIN)
 
 

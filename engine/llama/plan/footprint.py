@@ -1,7 +1,7 @@
 """Estimates the memory that a model and a context will take from the model's header; the only such estimate.
 
 It is needed because Linux overcommits and the KV cache is zero-filled: a context that is too large gets the process
-killed instead of raising an error. All sizes are bytes. `tests/bench/memory.py` compares the estimates with what models
+killed instead of raising an error. All sizes are bytes. `benchmarks/memory.py` compares the estimates with what models
 take.
 
 Exact: weights, KV caches, recurrent states, outputs. Compute buffers hold the widest point of the graph; the candidates

@@ -1,7 +1,6 @@
 """Prefixes that callers pinned: each occupies a sequence until it is released."""
 
 from engine.runtime.cache.prefix import PrefixCache
-from engine.runtime.cache.state_file import SavedState
 from engine.runtime.loop.backend import Backend
 from engine.support.errors import RequestError
 
@@ -36,12 +35,3 @@ class Pins:
         if sequence is not None:
             self._cache.unpin(sequence)
         return sequence is not None
-
-    def state(self, id_: int) -> SavedState:
-        """Returns the prefix's tokens and their evaluated state. Raises RequestError if it was released."""
-        sequence = self._sequences.get(id_)
-        if sequence is None:
-            raise RequestError("This prefix was released; pin it again.")
-        return SavedState(
-            tuple(self._cache.held(sequence)), self._backend.save(sequence), self._cache.adapters(sequence)
-        )

@@ -84,7 +84,6 @@ class PrefixCache:
         limit: int = 0,
         marks: Sequence[int] = (),
         *,
-        anew: bool = False,
         waits: bool = True,
         adapters: Adapters = BASE,
     ) -> Lease | Blocked:
@@ -94,23 +93,23 @@ class PrefixCache:
         tokens in all (0: one more). An idle sequence whose tokens are mostly a prefix of the prompt is continued in
         place. Otherwise the prefix is copied, if that is worth it or the caller pinned it, into an empty or the least
         recently used sequence; or a kept state that holds more of the prompt is loaded there. The user will call
-        `checkpoint` when the sequence holds as many tokens as one of `marks`. `anew`: return a sequence to `load` a
-        state into; nothing is reused. `waits`: prefer to wait for a sequence that will soon hold much more of the
-        prompt. `adapters` compute the prompt; what others computed is not reused.
+        `checkpoint` when the sequence holds as many tokens as one of `marks`. `waits`: prefer to wait for a
+        sequence that will soon hold much more of the prompt. `adapters` compute the prompt; what others computed is
+        not reused.
         """
         spare = self._match.spare()
         if not spare:
             return Blocked.SEQUENCES
         limit = max(limit, len(tokens) + 1)
-        source, reuse = (None, 0) if anew else self._match.best(tokens, adapters)
+        source, reuse = self._match.best(tokens, adapters)
         copies = source is not None and (source not in spare or not self._in_place(source, reuse, spare))
         if copies and reuse < self._info.copy_cost:
             source, reuse = self._match.best(tokens, adapters, whole_pins=True)
             copies = source is not None
-        stored = None if anew else self.kept.find(tokens, adapters, reuse + self.kept.worth)
+        stored = self.kept.find(tokens, adapters, reuse + self.kept.worth)
         if stored is not None:
             source, copies, reuse = None, False, stored[1]
-        if waits and not anew and self._match.worth_waiting(tokens, adapters, reuse):
+        if waits and self._match.worth_waiting(tokens, adapters, reuse):
             return Blocked.SHARED
         if not self._match.affordable(self.cells, limit, source, 0 if stored else reuse):
             return Blocked.CELLS
@@ -129,7 +128,7 @@ class PrefixCache:
         else:
             target = self._match.place(spare)
             own = self._slots[target]
-            reuse = 0 if anew else shared(own, own.tokens, tokens, adapters)
+            reuse = shared(own, own.tokens, tokens, adapters)
             self.kept.keep(target, reuse, self._cut)
             reuse = self._cut(target, reuse)  # what the sequence already holds is not read again
         slot = self._slots[target]
@@ -186,7 +185,7 @@ class PrefixCache:
         self._slots[sequence].pinned = False
 
     def load(self, sequence: int, tokens: Sequence[int], state: bytes) -> bool:
-        """Load a saved state of these tokens into a sequence in use. Returns False if there is no room. Raises
+        """Load a kept state of these tokens into a sequence in use. Returns False if there is no room. Raises
         DecodeError if the memory refuses the state, or if it holds another number of tokens; the sequence is then
         empty."""
         self._forget(sequence)
@@ -198,7 +197,7 @@ class PrefixCache:
             self._memory.trim(sequence, 0)
             raise DecodeError(
                 f"The saved state holds {held:,} positions, but its file lists {len(tokens):,} tokens, which take "
-                f"{wanted:,}: they do not belong together. Save the prefix again.",
+                f"{wanted:,}: they do not belong together.",
                 "invalid",
             )
         self.extend(sequence, tokens)

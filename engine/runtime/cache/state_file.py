@@ -14,7 +14,7 @@ import math
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from operator import index
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -143,7 +143,8 @@ def _parsed(path: Path, data: bytes, origin: Origin) -> _Head:
         parsed = _Head(tokens, adapters, index(head["bytes"]))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RequestError(f"{path} is a state file whose head cannot be read; save the state again.") from error
-    _check_origin(path, found, origin)
+    if found != origin:
+        raise RequestError(f"{path} is the state of another model, or of other settings; delete it.")
     return parsed
 
 
@@ -152,27 +153,3 @@ def _finite(scale: Any) -> float:
     if not math.isfinite(number := float(scale)):
         raise ValueError(f"the scale {number} is not finite")
     return number
-
-
-def _check_origin(path: Path, found: Origin, wanted: Origin) -> None:
-    for field in fields(Origin):
-        theirs, ours = getattr(found, field.name), getattr(wanted, field.name)
-        if theirs == ours:
-            continue
-        if field.name == "model":
-            raise RequestError(f"{path} is the state of another model; load that model, or save a state of this one.")
-        if field.name == "projector":
-            which = "with another" if theirs and ours else "with a" if theirs else "without a"
-            raise RequestError(
-                f"{path} was saved {which} projector; load the model as it was then, or save the state again."
-            )
-        if field.name == "buffers":
-            cure = "kv_unified=True" if theirs == 1 else f"kv_unified=False, n_sequences={theirs}"
-            raise RequestError(
-                f"{path} was saved from a KV cache of {theirs} buffer(s), but this one has {ours}; load with {cure}, "
-                "or save the state again."
-            )
-        raise RequestError(
-            f"{path} was saved with {field.name}={theirs!r}, but this context has {ours!r}; load with the same value, "
-            "or save the state again."
-        )

@@ -192,11 +192,6 @@ class Backend(Protocol):
         account."""
         ...
 
-    def attach(self, sequence: int, sampler: Sampler | None) -> None:
-        """Draw the sequence's next tokens with this sampler; a backend may then sample on its device. None: nothing
-        more is drawn for the sequence."""
-        ...
-
     def sample(self, sampler: Sampler, row: int, mask: "Mask | None" = None) -> int:
         """Draw a token from the logits of row `row` of the last decode (which had `output`), and accept it. `mask`:
         allow only tokens whose bits are set.

@@ -129,8 +129,6 @@ class ContextOptions:
       only then, `yarn_attn_factor` scales attention, which llama.cpp otherwise takes from the factor. `yarn_beta_fast`,
       `yarn_beta_slow`: rotations in the original length above which a dimension is kept, and below which it is
       stretched whole.
-    - `device_sampling`: tokens are drawn on the device that computes the output layer, if the parameters do not need
-      all the logits; one decode then holds at most one output of each sequence.
     - `checkpoint_mib`: MiB for checkpoints of recurrent and hybrid models, with which a prompt that was edited or is
       sent again need not be evaluated from its beginning; 0 for none.
     - `check_memory`: refuse what would not fit into memory.
@@ -163,7 +161,6 @@ class ContextOptions:
     yarn_beta_fast: Positive | None = None
     yarn_beta_slow: Positive | None = None
     yarn_orig_ctx: Count | None = None
-    device_sampling: bool = False
     checkpoint_mib: Annotated[int, Field(ge=0, lt=2**31)] = 256
     check_memory: bool = True
     pooling: Pooling | None = None

@@ -1,7 +1,7 @@
 """The engine's loop without its thread: each call of `step` advances all requests that can run by one batch. It
 collects the replies, at most one for each request.
 
-Whatever a request brings along (a parser, a logits processor, a saved state) and whatever that raises, even SystemExit,
+Whatever a request brings along (a parser, a logits processor) and whatever that raises, even SystemExit,
 ends only that request: hence the handlers of BaseException here.
 """
 
@@ -26,9 +26,9 @@ from engine.runtime.loop.request import TurnRequest, check_fits
 from engine.runtime.loop.scheduler import Chunk, Scheduler
 from engine.runtime.loop.sequence import SequenceState, longest
 from engine.runtime.media.encoder import Encoder
-from engine.runtime.media.media import has_media, whole
+from engine.runtime.media.media import whole
 from engine.runtime.stream.embed_queue import Embed, VectorQueue, Vectors
-from engine.support.errors import ContextOverflowError, DecodeError, EngineError, RequestError
+from engine.support.errors import ContextOverflowError, DecodeError, EngineError
 from engine.types.events import Finished
 from engine.types.sampling import FinishReason
 
@@ -125,13 +125,6 @@ class Loop:
         """Allow the cache to forget what this request pinned or claimed when it needs the cells."""
         self.cache.kept.disclaim(id_)
         self._admit_again |= self._pins.release(id_)
-
-    def save(self, id_: int, pin: int) -> None:
-        """Reply, under `id_`, with the state of the prefix that request `pin` pinned."""
-        try:
-            self._replies.hand_over(id_, self._pins.state(pin))
-        except BaseException as error:  # noqa: BLE001 - a failure (no memory for the state) ends this request only
-            self._replies.refuse(id_, contained(error))
 
     def embed(self, request: Embed) -> None:
         """Accept a request for vectors, which are made between the steps of turns."""
@@ -346,7 +339,6 @@ class Loop:
                 state.tokens,
                 longest(state, self._n_ctx),
                 marks,
-                anew=bool(request.state),
                 waits=waits,
                 adapters=request.adapters,
             )
@@ -366,20 +358,10 @@ class Loop:
         """Set up a request that has just got its sequence."""
         if state.sampler is None:
             state.started, state.cached = self._clock(), reused
-            if state.request.state and self.cache.load(state.sequence, state.tokens, state.request.state):
-                state.evaluated = state.cached = len(state.tokens)
-                self._finish(state, "stop")
-                return
-            if has_media(state.tokens) and not state.request.media:
-                raise RequestError(
-                    "There is no room for this state with pictures or sounds, which are not there to be read again; "
-                    "release a prefix, or load with a larger kv_tokens=."
-                )
             if state.request.scored:
                 return
             text = [token for token in state.tokens if token >= 0] if state.request.media else state.tokens
             state.sampler = self._backend.sampler(state.request.sampling, text)
-        self._backend.attach(state.sequence, state.sampler)
 
     def _give_way(self) -> None:
         """Preempt the least urgent request: it loses its sequence and resumes later where it was; nothing is emitted
@@ -390,7 +372,6 @@ class Loop:
                 return
             self._outgrown(self._scheduler.running[0])
             return
-        self._backend.attach(victim.sequence, None)
         self.cache.release(victim.sequence)
         self._scheduler.preempt(victim)
         self._admit_again = True
@@ -431,7 +412,6 @@ class Loop:
 
     def _leave(self, state: SequenceState, reason: FinishReason, error: Exception | None) -> None:
         """Give back the sequence of a request that is over."""
-        self._backend.attach(state.sequence, None)
         if error is not None:
             self.cache.drop(state.sequence)
         elif state.request.pin and reason == "stop":

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from engine.runtime.cache.state_file import SavedState
 from engine.runtime.loop.request import Reply
 from engine.runtime.loop.sequence import SequenceState
 from engine.runtime.stream.embed_queue import Vectors
@@ -40,10 +39,6 @@ class Replies:
     def refuse(self, id_: int, error: Exception) -> None:
         """End a request with an error before it starts."""
         self._replies.append(Reply(id_, (Finished("error"),), final=True, error=error))
-
-    def hand_over(self, id_: int, saved: SavedState) -> None:
-        """Reply with the state that `Save` asked for under this id."""
-        self._replies.append(Reply(id_, (Finished("stop"),), final=True, saved=saved))
 
     def give(self, id_: int, vectors: Vectors) -> None:
         """Reply with the vectors that `Embed` asked for under this id."""

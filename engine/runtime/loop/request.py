@@ -7,7 +7,6 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 from pydantic import Field
 
 from engine.runtime.adapters.adapters import BASE, Adapters, AdaptersLike, DropAdapter, LoadAdapter
-from engine.runtime.cache.state_file import SavedState
 from engine.runtime.loop.config import check_fields
 from engine.runtime.loop.generation import Limits, Parser
 from engine.runtime.loop.logprobs import TokenLogprobs
@@ -51,8 +50,7 @@ class TurnRequest:
     - `id`, `tokens`, and `limits`, which have the `max_tokens` and `stop` of `sampling`. `turns`: where the last
       messages begin in the prompt, ascending; later prompts are likely to diverge there. `reports`: replies report the
       progress of the prefill.
-    - `pin`: nothing is drawn; the prompt is evaluated, and its sequence pinned under the request's id. `state`: what
-      `Backend.save` returned for these tokens, to be loaded instead of evaluating them.
+    - `pin`: nothing is drawn; the prompt is evaluated, and its sequence pinned under the request's id.
     - `scored`: nothing is drawn; the reply has the log-probabilities of these tokens after the prompt.
     - `adapters`: those that were named, and from where on they apply. `media`: pictures and sounds among the tokens.
     """
@@ -82,7 +80,6 @@ class TurnRequest:
     turns: tuple[int, ...] = ()
     reports: bool = False
     pin: bool = False
-    state: bytes = b""
     scored: tuple[int, ...] = ()
     adapters: Adapters = BASE
     media: tuple[ChunkAt, ...] = ()
@@ -135,7 +132,7 @@ class Reply(NamedTuple):
 
     `final`: this is the last reply; `error` says why the request failed, if it did; `output` are the generated tokens
     without the end token. `logprobs` are those of the tokens drawn since the last reply, if requested. `prefilled`:
-    number of prompt tokens evaluated so far, if requested. `saved` is the reply to a `Save`, `vectors` to an `Embed`.
+    number of prompt tokens evaluated so far, if requested. `vectors` are the reply to an `Embed`.
     `checkpoints`, of a turn that is over: number and size in bytes of the checkpoints of recurrent memories.
     `threads`: those that decode from now on, for a token and for a batch; None: as before.
     """
@@ -147,7 +144,6 @@ class Reply(NamedTuple):
     output: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     prefilled: int = 0
-    saved: SavedState | None = None
     checkpoints: tuple[int, int] | None = None
     vectors: Vectors | None = None
     threads: tuple[int, int] | None = None
@@ -177,13 +173,6 @@ class Unpin(NamedTuple):
     id: int
 
 
-class Save(NamedTuple):
-    """Reply, under `id`, with the state of the prefix that request `pin` pinned."""
-
-    id: int
-    pin: int
-
-
 class Encoded(NamedTuple):
     """Look for a picture or a sound that was encoded."""
 
@@ -192,4 +181,4 @@ class Close(NamedTuple):
     """Cancel everything and stop."""
 
 
-Command: TypeAlias = Submit | Cancel | EndReasoning | Unpin | Save | Embed | LoadAdapter | DropAdapter | Encoded | Close
+Command: TypeAlias = Submit | Cancel | EndReasoning | Unpin | Embed | LoadAdapter | DropAdapter | Encoded | Close

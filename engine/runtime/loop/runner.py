@@ -7,7 +7,6 @@ from queue import Empty, SimpleQueue
 from typing import Protocol, runtime_checkable
 
 from engine.runtime.adapters.adapters import DropAdapter, LoadAdapter
-from engine.runtime.cache.state_file import Origin
 from engine.runtime.guidance.guide import compile_constraint
 from engine.runtime.loop.backend import Backend, ContextInfo, Vocab
 from engine.runtime.loop.config import LoopOptions
@@ -19,7 +18,6 @@ from engine.runtime.loop.request import (
     Encoded,
     EndReasoning,
     Reply,
-    Save,
     Submit,
     TurnRequest,
     Unpin,
@@ -40,7 +38,6 @@ class LoopHandle(Protocol):
     @property
     def closed(self) -> bool: ...
     def submit(self, request: TurnRequest) -> None: ...
-    def save(self, id_: int, pin: int) -> None: ...
     def embed(self, request: Embed) -> None: ...
     def change_adapters(self, order: LoadAdapter | DropAdapter) -> None: ...
     def unpin(self, id_: int) -> None: ...
@@ -63,8 +60,6 @@ class RemoteContext(Protocol):
     def vocab(self) -> Vocab: ...
     @property
     def info(self) -> ContextInfo: ...
-    @property
-    def origin(self) -> Origin: ...
     def runner(self, deliver: Callable[[Sequence[Reply]], None], options: LoopOptions) -> RemoteHandle: ...
 
 
@@ -107,11 +102,6 @@ class Runner:
             compile_constraint(request.constraint, self._loop.compiler)
         self._accept(Submit(request))
 
-    def save(self, id_: int, pin: int) -> None:
-        """Ask for the state of the prefix that request `pin` pinned; the reply has this id. Raises EngineError like
-        `submit`."""
-        self._accept(Save(id_, pin))
-
     def embed(self, request: Embed) -> None:
         """Ask for vectors; the reply has the request's id. Raises EngineError like `submit`."""
         self._accept(request)
@@ -125,7 +115,7 @@ class Runner:
         `submit`."""
         self._accept(order)
 
-    def _accept(self, command: Submit | Save | Embed | LoadAdapter | DropAdapter) -> None:
+    def _accept(self, command: Submit | Embed | LoadAdapter | DropAdapter) -> None:
         with self._gate:
             if self._refusal is not None:
                 raise self._refusal
@@ -209,8 +199,6 @@ class Runner:
                 loop.end_reasoning(command.id)
             elif isinstance(command, Unpin):
                 loop.unpin(command.id)
-            elif isinstance(command, Save):
-                loop.save(command.id, command.pin)
             elif isinstance(command, Embed):
                 loop.embed(command)
             elif isinstance(command, LoadAdapter | DropAdapter):

@@ -8,11 +8,9 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Self
 
 from engine.runtime.adapters.adapters import AdapterInfo, AdapterNames, AdaptersLike, DropAdapter, LoadAdapter
-from engine.runtime.cache.state_file import SavedState, read_state, write_state
 from engine.runtime.cache.token_memory import TurnMemory
 from engine.runtime.guidance.guide import check_constraint
 from engine.runtime.loop.backend import Backend, ContextInfo, Vocab
@@ -62,7 +60,6 @@ class Service:
         self._vocab = backend.vocab
         self._info = backend.info
         self._ids = itertools.count(1)
-        self._origin = lambda: backend.origin
         self._turns = TurnMemory(backend.vocab)
         self._adapters = AdapterNames()
         self._post = _Deliveries(self._turns, backend.info, options.max_waiting)
@@ -182,49 +179,26 @@ class Service:
         """Evaluate a prefix and keep it for prompts that begin with it; returns when it is evaluated. It occupies a
         sequence.
 
-        `adapters` compute it, and the prompts that it is for, which have the same `salt`. `progress`: as for `submit`.
-        Raises ContextOverflowError when the prefix does not fit, RequestError when no sequence is available for it,
-        EngineError when it was stopped.
+        `adapters` compute it, and the prompts that it is for, which have the same `salt`. `progress`: as for
+        `submit`. Raises ContextOverflowError when the prefix does not fit, RequestError when no sequence is available
+        for it, EngineError when it was stopped.
         """
-        chosen = self._adapters.chosen(adapters, tokens).salted(salt)
-        return self._pin(SavedState(tuple(tokens), b"", chosen), media, progress)
-
-    def _pin(
-        self, saved: SavedState, media: tuple[ChunkAt, ...] = (), progress: Progress | None = None
-    ) -> "PinnedPrefix":
-        """Pin a prefix; without a state it is evaluated."""
-        tokens = saved.tokens
         self.check()
         check_generates(self._info)
+        tokens = tuple(tokens)
         if not tokens:
             raise RequestError("The prefix is empty; give it at least one token.")
         check_fits(len(tokens), self._info.n_ctx)
-        id_ = next(self._ids)
-        turn = TurnRequest(Prompt("", ()), NoParser, progress=progress, pin=True, state=saved.state)
-        request = replace(turn.crossing(id_, tokens, Limits(), (), saved.adapters), media=media)
+        id_, chosen = next(self._ids), self._adapters.chosen(adapters, tokens).salted(salt)
+        turn = TurnRequest(Prompt("", ()), NoParser, progress=progress, pin=True)
+        request = replace(turn.crossing(id_, tokens, Limits(), (), chosen), media=media)
         stream = self._start(request, OutputQueue(turn, tokens))
         if stream.result().finish_reason != "stop":
             raise EngineError(
                 "The prefix was not pinned: progress() stopped it, or the engine was closed. Pin it again."
             )
         self._post.pins.add(id_)
-        return PinnedPrefix(
-            len(tokens), lambda path: self._save(id_, path), partial(_unpin, self._runner, self._post, id_)
-        )
-
-    def restore(self, path: str | Path) -> "PinnedPrefix":
-        """Pin a prefix that was saved. Raises RequestError for a file that is not a saved prefix, or that belongs to
-        another model or other settings, or to adapters that are not loaded, and whatever `pin` raises."""
-        self.check()
-        saved = read_state(_path(path), self._origin())
-        check_known(self._vocab, saved.tokens)
-        loaded = {adapter.digest for adapter in self.adapters.values()}
-        if lacking := [digest for digest, _ in saved.adapters.scales if digest not in loaded]:
-            raise RequestError(
-                f"{path} was saved with an adapter that is not loaded (the SHA-256 of its file is {lacking[0]}); load "
-                "it, or save the state again."
-            )
-        return self._pin(saved)
+        return PinnedPrefix(len(tokens), partial(_unpin, self._runner, self._post, id_))
 
     def score(
         self,
@@ -299,12 +273,6 @@ class Service:
             raise
         return PendingVectors(queue, lambda: self._cancel(id_))
 
-    def _save(self, pin: int, path: Path) -> None:
-        self.check()
-        reply = self._reply(lambda id_: self._runner.save(id_, pin))
-        assert reply.saved is not None, "the reply to a Save has the state"
-        write_state(path, self._origin(), reply.saved)
-
     def _reply(self, send: Callable[[int], None]) -> Reply:
         """Returns the only reply to what `send` sends under the id that it gets. Raises the error in it."""
         id_ = next(self._ids)
@@ -362,16 +330,10 @@ class PinnedPrefix:
     """A prefix of `tokens` tokens that stays in the KV cache until `release`, the end of a `with`, or garbage
     collection."""
 
-    def __init__(self, tokens: int, save: Callable[[Path], None], release: Callable[[], None]) -> None:
+    def __init__(self, tokens: int, release: Callable[[], None]) -> None:
         self.tokens = tokens
-        self._save = save
         self._release = weakref.finalize(self, release)
         self._release.atexit = False
-
-    def save(self, path: str | Path) -> None:
-        """Write the prefix to a file, for `Engine.restore` with the same model and settings. Raises RequestError for a
-        path that cannot be written and for a prefix that was released, EngineError when the engine is closed."""
-        self._save(_path(path))
 
     def release(self) -> None:
         """Allow the prefix to be forgotten when its room is needed; may be called twice."""
@@ -382,12 +344,6 @@ class PinnedPrefix:
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-
-def _path(path: object) -> Path:
-    if not isinstance(path, str | Path):
-        raise RequestError(f"The path of a state file must be a str or Path; this is a {type(path).__name__}.")
-    return Path(path)
 
 
 class _Deliveries:

@@ -211,7 +211,7 @@ reasoning. Where calls end reasoning (the last table of this page), a whole call
 only if nothing but calls follows to the end of the output. A call that a quote cut short, and so cannot be read to its
 end, is flagged as malformed.
 
-`python tests/bench/fuzz.py --small-models` spoils the calls of all families. It counts calls that run
+`python benchmarks/fuzz.py --small-models` spoils the calls of all families. It counts calls that run
 though they were not meant, turns that lost text or say nothing, and turns that show markup beside a right call:
 
 | class | outputs | executable | lost | shown |

@@ -1,5 +1,5 @@
 """Property: what a grammar demands is what the family's own template writes. A call that a template renders is allowed
-by the grammar of its tool, wakes it under "auto", and is read back. The whole is `tests/bench/constraints.py calls`.
+by the grammar of its tool, wakes it under "auto", and is read back. The whole is `benchmarks/constraints.py calls`.
 
 Templates of llama.cpp's tree are read where `LLAMA_CPP_TEMPLATES` names `vendor/llama.cpp/models/templates` of
 llama-cpp-python's source distribution; without it, only our own.

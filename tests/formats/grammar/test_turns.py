@@ -1,5 +1,5 @@
 """Whole turns under constraints, by a model that knows nothing: what they are held to is what comes out, whatever
-becomes of reasoning. The full matrix is tests/bench/constraints.py."""
+becomes of reasoning. The full matrix is benchmarks/constraints.py."""
 
 import json
 from collections import Counter
@@ -86,7 +86,7 @@ def test_what_is_wished_comes_out(state: State) -> None:
     counts: Counter[str] = Counter()
     found: list[str] = []
     few = state in ("budget", "never")  # families that can be in that state
-    # All of them in tests/bench. Without a wish for the answer, long reasoning goes on in the content.
+    # All of them in benchmarks. Without a wish for the answer, long reasoning goes on in the content.
     for number, family in enumerate(FAMILIES if few else FAMILIES[STATES.index(state) % 2 :: 2]):
         for wish in WISHES if not few else WISHES_OF_ANSWERS[number % 2 :: 2]:
             turn = Turn(family, state, wish)

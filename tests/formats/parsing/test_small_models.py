@@ -1,5 +1,5 @@
 """What small models spoil is never executable unless meant, never lost, and shows no markup (a sample; the whole:
-`python tests/bench/fuzz.py --small-models`)."""
+`python benchmarks/fuzz.py --small-models`)."""
 
 import json
 

@@ -88,7 +88,7 @@ def test_complaints_say_what_to_do(source: str, words: str) -> None:
 
 
 def sample() -> list[str]:
-    """Some hostile templates of each kind; `tests/bench/hostile_templates.py` has them all."""
+    """Some hostile templates of each kind; `benchmarks/hostile_templates.py` has them all."""
     chosen = random.Random(20)
     kinds = dict.fromkeys(name.partition("/")[0] for name in ATTACKS)
     return [

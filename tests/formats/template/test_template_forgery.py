@@ -1,6 +1,6 @@
 """No text that a caller or a model writes becomes a control token: templates of llama.cpp's tree, real vocabularies.
 
-A seeded sample of what `tests/bench/forgery.py` tries in full. Needs the vocabularies and the templates: set
+A seeded sample of what `benchmarks/forgery.py` tries in full. Needs the vocabularies and the templates: set
 `LLAMA_CPP_MODELS` to the folder `vendor/llama.cpp/models` of llama-cpp-python's source distribution. Skipped, by name,
 without it. `FORGERY_TEMPLATES`: how many templates are tried with each vocabulary.
 """
