@@ -237,6 +237,8 @@ class ChannelTurn:
             call.end(None if outcome is Outcome.COMPLETE else "truncated")
             return
 
+        call.doubt()
+
         def write(text: str) -> None:
             reader.note("malformed", text)
             call.write(reader.plain(text))
