@@ -247,6 +247,11 @@ class Span:
         """Whether a quotation mark directly precedes the next character."""
         return not self._held and self._last[-1:] in _QUOTES
 
+    @property
+    def begins_word(self) -> bool:
+        """Whether white space, or nothing, precedes the next character."""
+        return self.blank or bool(self._held)
+
     def write(self, text: str) -> None:
         """Add text."""
         self._last = text

@@ -12,6 +12,8 @@ from engine.formats.parsing.lookahead import MOST, Trial
 from engine.formats.parsing.reader import CUT, WINDOW, Gen, Mark, Reader, Spelling, compiled
 from engine.formats.parsing.shapes import SectionReader
 from engine.formats.parsing.unmarked import BareCalls, Demands
+from engine.formats.parsing.whole_calls import FENCE, WholeCalls
+from engine.formats.parsing.whole_calls import MARKS as WHOLE
 
 _SPACE = re.compile(r"\s+")
 _TOKEN = re.compile(r"<[^<>\s]+>|\[/?[^\[\]\s]+\]")
@@ -29,6 +31,9 @@ class TextTurn:
         without_markers = tools is None or tools.bare or tools.shape in ("json", "pythonic")
         if demands.calls and (demands.demanded or (without_markers and emitter.tools is not None)):
             self._bare = BareCalls(reader, emitter, tools, spelling, demands)
+        self._whole = None
+        if demands.calls and tools and tools.whole_objects and emitter.tools and not demands.json:
+            self._whole = WholeCalls(reader, emitter)
         self._marks = marks = _Marks(format_, spelling, demands)
         openers: Mapping[str, Mark] = self._calls.section.openers if self._calls else {}
         self._openers = openers
@@ -45,7 +50,9 @@ class TextTurn:
         self._ends_on_call = reasoning is not None and reasoning.ends_on_call
         self._wrappers = self._calls.section.wrappers if self._calls else frozenset[str]()
         self._trial_of = partial(Trial, reader, emitter, spelling=spelling, at_once=self._ends_on_call)
+        self._in_code = False  # behind a code fence that is text
         self._failed = 0  # trials
+        self._unmarked: BareCalls | WholeCalls | None = None  # those whose call begins at the front
         self._drafted = self._reasons_on = False  # a call stands, or stood, in reasoning that nothing has closed
         self._reasoning_ends = compiled(*marks.closes, *marks.others)
         # In the order of their places in the format, so that compiled patterns are shared.
@@ -56,7 +63,7 @@ class TextTurn:
         known = {*in_content, *marks.answer_end, *marks.closes, *marks.start, *marks.header}
         closers = self._calls.section.closers.literals if self._calls else ()
         self._call_ends = [text for text in closers if text not in known]
-        in_content += self._call_ends
+        in_content += [*self._call_ends, *(WHOLE if self._whole else ())]
         self._in_content = compiled(*in_content)
         self._in_answer = compiled(*in_content, *marks.answer_end)
         at_start = [*openers, *marks.opens, *marks.closes, *marks.answer, *marks.start, *marks.header]
@@ -99,10 +106,10 @@ class TextTurn:
                     span.end(exact=untouched or self._is_exact)
                     return
                 span.end()
-                assert self._bare is not None  # `_content` leaves text unread only if a bare call begins here
+                assert self._unmarked is not None  # `_content` leaves text unread only if a call begins here
                 self._called = True
                 reader.call_start = reader.consumed
-                yield from self._bare.read()
+                yield from self._unmarked.read()
                 reader.call_start = None
             elif hit == CUT:
                 span.end(self._before_any)
@@ -184,11 +191,17 @@ class TextTurn:
             return CUT
         if hit is None and self._bare is not None:
             if (yield from self._bare.stands_here()):
+                self._unmarked = self._bare
                 return None
             if self._bare.is_cut():
                 return CUT
         while True:
-            if hit == CUT or (hit is not None and (yield from self._acts(hit, span))):
+            if self._whole is not None and hit in WHOLE:
+                if not self._in_code and span.begins_word and (yield from self._whole.stand_here()):
+                    self._unmarked = self._whole
+                    return None
+                self._in_code ^= hit == FENCE
+            elif hit == CUT or (hit is not None and (yield from self._acts(hit, span))):
                 return hit
             if hit is not None and (self._is_stray(hit, span) or (yield from self._precedes_call(hit, span))):
                 span.settle()

@@ -211,8 +211,8 @@ reasoning. Where calls end reasoning (the last table of this page), a whole call
 only if nothing but calls follows to the end of the output. A call that a quote cut short, and so cannot be read to its
 end, is flagged as malformed.
 
-A value is never run. A string is not over at a marker, and a whole call inside a value is text of it. Where a string was
-never closed, nothing that follows in the turn runs: later calls are flagged as malformed. The exception is a value
+A value is never run. A string is not over at a marker, and a whole call inside a value is text of it. Where a string
+was never closed, nothing that follows in the turn runs: later calls are flagged as malformed. The exception is a value
 written without escapes that holds a closing mark which nothing in it opens: letter by letter that is the end of the
 call. (`python tests/bench/markup_values.py`: 40,000 calls with markup in a value, 0 run that were not meant, 0 lost.)
 
