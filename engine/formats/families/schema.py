@@ -121,9 +121,9 @@ class ToolSyntax(Record):
     the name of a declared tool; `code` are the marks around raw code for a tool called `python`; `answers`: a bare
     `{"response": ..}` holds the answer (the generic form). Names and ids: `name_prefix` is not part of the name;
     `name_is_id`: prefix, name and counter together form the id; `id_end` ends an id written before the name, `id_open`
-    begins an id written after it; `server_end` ends the name of the tool's server, written first, and begins the tool's;
-    `attributes_end` ends what follows the name; `call_empty` ends the name of a call without
-    arguments, and the call. Arguments: `value_open` stands between key and value; `type_end` ends a type written after
+    begins an id written after it; `server_end` ends the name of the tool's server, written first, and begins the
+    tool's; `attributes_end` ends what follows the name; `call_empty` ends the name of a call without arguments, and the
+    call. Arguments: `value_open` stands between key and value; `type_end` ends a type written after
     the key, `text_types` are the types whose values are text; `cdata`: values may be CDATA sections; `json_block` are
     the marks around arguments that come as one JSON text; `escaped`: names and keys are written with HTML's escapes.
     JSON: `name_fields`, `arguments_fields`, `id_fields` are the keys (several spellings allowed, the first is the

@@ -25,6 +25,7 @@ _KEYS = ("name", "id", "type", "function", "arguments", "parameters", "tool_call
 _BEGUN = re.compile(r"\[?\s*\{\s*\"(?:" + "|".join(_KEYS) + r")\"\s*:")
 _MAYBE_BEGUN = re.compile(r"\[?\s*(?:\{\s*(?:\"(?P<key>\w*)(?P<end>\"\s*)?)?)?")
 _NAME = re.compile(r'"name"\s*:\s*"([^"\\]*)(.?)', re.DOTALL)
+_NO_NAME = re.compile(r'"name"\s*:\s*[^"\s]')
 _NAMESPACE = "functions."
 _EDGE = re.compile(r"[^\s0-9A-Za-z.,:+\-]")
 _STRING_EDGE = re.compile(r'["\\]')
@@ -159,7 +160,7 @@ class WholeCalls:
             return _still_begins(head)
         named = _NAME.search(head)
         if named is None:
-            return True
+            return not _NO_NAME.search(head)
         return self._named(named[1]) is not None if named[2] else self._may_name(named[1])
 
     def _calls(self, text: str) -> bool:
