@@ -198,7 +198,7 @@ class CallEmitter:
         if self._doubted:
             return "malformed"
         try:
-            value = json_value(arguments)
+            value = json_value(arguments, unique=True)
         except ValueError:
             return "malformed"
         if not self.name:

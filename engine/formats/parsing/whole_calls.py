@@ -166,7 +166,7 @@ class WholeCalls:
     def _calls(self, text: str) -> bool:
         """Whether a whole value is a call, or a list of calls; adds them to those found."""
         try:
-            value = json_value(text, strict=False)
+            value = json_value(text, strict=False, unique=True)
         except ValueError:
             return False
         listed: object = value

@@ -381,3 +381,30 @@ def test_calls_that_nobody_asked_for_are_content_as_written() -> None:
     pieces = [("<|tool_call>", True), ("call:look{n:3}", False), ("<tool_call|>", True)]
     events = [event for text, special in pieces for event in parser.feed(text, special)]
     assert fold([*events, *parser.close()]).content == "<|tool_call>call:look{n:3}<tool_call|>"
+
+
+@pytest.mark.parametrize(
+    ("family", "output"),
+    [
+        ("qwen3", '<tool_call>\n{"name": "look", "arguments": {"a": "x", "a": "y"}}\n</tool_call>'),
+        ("qwen3", '<tool_call>\n{"name": "look", "arguments": {"o": {"k": 1, "k": 2}}}\n</tool_call>'),
+        ("qwen3", '<tool_call>\n{"name": "look", "arguments": {"a": "x"}, "arguments": {"a": "y"}}\n</tool_call>'),
+        ("qwen3", '<tool_call>\n{"name": "look", "name": "see", "arguments": {"a": "x"}}\n</tool_call>'),
+        ("llama-3", '{"name": "look", "parameters": {"a": "x", "a": "y"}}'),
+        ("mistral-small-3.2", '[TOOL_CALLS]look[ARGS]{"a": "x", "a": "y"}'),
+        ("gpt-oss", f'{OSS}{{"a": "x", "a": "y"}}<|call|>'),
+        ("lfm2", lfm2("a='x'", "a='y'")),
+        ("lfm2", lfm2("o={'k': 1, 'k': 2}")),
+        ("gemma-4", '<|tool_call>call:look{a:<|"|>x<|"|>,a:<|"|>y<|"|>}<tool_call|>'),
+        ("deepseek-v4", dsml(dsml_value("o", '{"k": 1, "k": 2}', "false"))),
+        (
+            "qwen3-coder",
+            "<tool_call>\n<function=look>\n" + "<parameter=n>\n1\n</parameter>\n" * 2 + "</function>\n</tool_call>",
+        ),
+    ],
+)
+def test_a_key_that_is_given_twice_makes_the_call_malformed(family: str, output: str) -> None:
+    """Who checks the first value and runs the last would be deceived."""
+    for chunks in splits(output):
+        completion = fold(run(Parser(family, tools=[TOOL]), chunks))
+        assert [call.error for call in completion.tool_calls] == ["malformed"], output
