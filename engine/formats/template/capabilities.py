@@ -42,7 +42,7 @@ class Capabilities:
     - `result_role`: the role of a call's result;
     - `null_content`: shows calls only if the message's content is null;
     - `reasoning_fields`: the message fields from which it reads reasoning; `both`: accepts content and reasoning
-      together with a call;
+      together with a call; `needs_reasoning`: refuses an answer that has none of these fields;
     - `short_ids`: requires ids of nine letters and digits; `repeats`: accepts two user messages in a row.
     """
 
@@ -63,6 +63,7 @@ class Capabilities:
     null_content: bool = False
     reasoning_fields: tuple[str, ...] = ()
     both: bool = True
+    needs_reasoning: bool = False
     short_ids: bool = False
     repeats: bool = True
 
@@ -132,6 +133,7 @@ class _Probe:
             reasoning_fields=fields,
             both=not fields
             or self._shows([user, {**call, fields[0]: "WHY", "content": "SAID"}, _result("R")], "ARGVALUE"),
+            needs_reasoning=bool(fields) and self._needs_reasoning(fields[0], user),
             short_ids=bool(arguments) and self._needs_short_ids(user, call),
             repeats=self._shows([user, _says("user", "SECONDTEXT")], "USERTEXT", "SECONDTEXT"),
         )
@@ -213,6 +215,12 @@ class _Probe:
             or self._shows(answer, "WHYTEXT", generates=False, **variables)
             for variables in (_NOTHING, _REASONING_ON)
         )
+
+    def _needs_reasoning(self, field: str, user: Mapping[str, Any]) -> bool:
+        answer = _says("assistant", "SAIDTEXT")
+        if self._shows([user, answer], "SAIDTEXT", generates=False):
+            return False
+        return self._shows([user, {**answer, field: ""}], "SAIDTEXT", generates=False)
 
     def _needs_short_ids(self, user: Mapping[str, Any], call: Mapping[str, Any]) -> bool:
         calls = [{**call["tool_calls"][0], "id": _LONG_ID}]

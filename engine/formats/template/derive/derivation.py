@@ -24,6 +24,7 @@ from engine.formats.template.derive.probes import (
     VALUES,
     WHY,
     Turns,
+    brief_turns,
     common_end,
     turns_of,
 )
@@ -313,6 +314,27 @@ def _reads_calls(format_: Format, turns: Turns, can: Capabilities) -> bool:
     opened = turns.prompt and _left_open(format_, turns, _read(format_, turns.said))
     wanted = [shown for shown in shown_turns(turns, can) if shown.read[2] and not (opened and shown.read[1])]
     return all(shown.read in readings(format_, turns, shown) for shown in wanted)
+
+
+def reads_back(format_: Format, template: Template, fixed: Mapping[str, str], can: Capabilities) -> bool:
+    """Whether a format reads the template's own turns: a call as that call, an answer as content (or as reasoning,
+    where the format's turns begin in it), reasoning as such. A template that shows no turn tells nothing."""
+    turns = brief_turns(template, fixed, can)
+    if turns is None:
+        return True
+    syntax = format_.reasoning
+    begins = syntax is not None and (syntax.implicit or syntax.forced_open)
+    for shown in shown_turns(turns, can):
+        wanted = [_bare(shown.read)]
+        if begins and shown.read[:2] == ("", SAID):
+            wanted.append((SAID, "", shown.read[2]))
+        if not any(_bare(read) in wanted for read in readings(format_, turns, shown)):
+            return False
+    return True
+
+
+def _bare(read: Read) -> Read:
+    return read[0].strip(), read[1].strip(), read[2]
 
 
 class ShownTurn(NamedTuple):
