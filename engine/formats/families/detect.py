@@ -53,6 +53,10 @@ class Families:
     def names(self) -> tuple[str, ...]:
         return tuple(self._rows)
 
+    def find(self, name: str) -> Family | None:
+        """Returns the family of that name; None if there is none."""
+        return self._rows.get(name)
+
     def get(self, name: str) -> Family:
         """Returns the family of that name. Raises FamilyError listing the known names if there is none."""
         if name not in self._rows:

@@ -412,14 +412,17 @@ def _read_back(
     can: Capabilities,
 ) -> Detection:
     """Returns the first family that the template matches and that reads the template's own turns back: a few words in a
-    template do not make it another family's. "content-only" if there is none."""
-    candidates = (family if isinstance(family, Families) else builtin_families()).candidates(source)
+    template do not make it another family's. "content-only" if there is none. A row of the caller's own is taken as it
+    is (`families check` compares it)."""
+    shipped = builtin_families()
+    candidates = (family if isinstance(family, Families) else shipped).candidates(source)
     refused: list[str] = []
-    for detection in (_spelt(each, tokens) for each in candidates):
+    for given in candidates:
+        detection, row = _spelt(given, tokens), given.family
         if not _is_known(detection):
             return replace(detection, reason=f"its chat template's own turns are not those of {', '.join(refused)}")
         try:
-            fits = reads_back(detection.family.format, template, fixed, can)
+            fits = shipped.find(row.name) is not row or reads_back(detection.family.format, template, fixed, can)
         except (RecursionError, TemplateStoppedError):  # then nothing can be compared
             fits = True
         if fits:

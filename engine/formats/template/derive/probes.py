@@ -138,7 +138,9 @@ def brief_turns(template: Template, fixed: Mapping[str, str], can: Capabilities)
     needed = {"said": (SAID,), "one": (NAME, VALUES[0]), "why": (WHY, SAID)}
     turns = {name: frame.turn({"role": "assistant", **fields}) for name, fields in texts.items()}
     shown = {name: turn if all(each in turn for each in needed[name]) else "" for name, turn in turns.items()}
-    return Turns(**shown, prompt=frame.prompt()) if shown["said"] or shown["one"] else None
+    if not (shown["said"] or shown["one"]):
+        return None
+    return Turns(said=shown["said"], one=shown["one"], why=shown.get("why", ""), prompt=frame.prompt())
 
 
 _LONGEST_RENDER, _LONGEST_TURN = 50_000, 1_000
