@@ -364,10 +364,11 @@ class ArgumentWriter:
         if not self._open:
             text = "".join(self._held) + text
             self._held.clear()
-            if self._lead.startswith(text) and text != self._lead:
+            leads = (self._lead, self._lead.replace("\n", "\r\n"))  # models write either
+            if text not in leads and any(lead.startswith(text) for lead in leads):
                 self._held.append(text)
                 return
-            text = text.removeprefix(self._lead)
+            text = text.removeprefix(next(filter(text.startswith, leads), ""))
             self._open = True
         kept = text.rstrip()
         if kept:
@@ -383,7 +384,8 @@ class ArgumentWriter:
     def end_value(self, before: str) -> None:
         """End the value; `before` is the white space that the template writes before the closing marker."""
         held = "".join(self._held)
-        held = (held if self._open else held.removeprefix(self._lead)).removesuffix(before)
+        held = held if self._open else held.removeprefix(self._lead)
+        held = held.removesuffix(before.replace("\n", "\r\n") if held.endswith("\r\n") else before)
         if self.is_text:
             self._write_text(held)
             self._write('"')

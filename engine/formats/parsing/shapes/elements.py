@@ -65,6 +65,7 @@ class DictionaryShape:
         outcome, self._held = Outcome.COMPLETE, False
         if reader.buffer.startswith("{", reader.pos):
             outcome = yield from self._value(call.write)
+        section.emitter.doubted |= self._held
         if outcome is Outcome.TRUNCATED:
             call.end("truncated")
             return ""
@@ -73,7 +74,6 @@ class DictionaryShape:
             yield from section.superfluous(section.closers.literals)
             yield from reader.space()
         else:
-            section.emitter.doubted |= self._held
             yield from section.rest_is_malformed(call, *section.closers.literals)
         yield from section.call_closed()
         return ""
@@ -248,6 +248,8 @@ class NestedShape:
                 break
             if hit is None:
                 return Outcome.MALFORMED
+            if array is None and hit in self._end.literals:
+                return Outcome.MALFORMED  # it closes nothing
             if hit not in self._begin.literals:
                 complete = True
                 break
@@ -266,6 +268,10 @@ class NestedShape:
             return Outcome.TRUNCATED
         children.end()
         return Outcome.COMPLETE
+
+    def _tags(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Returns what is left of the tags of these names behind their opening mark."""
+        return tuple(name + self._tag_end for name in names)
 
     def _tag(self) -> Gen[str | None]:
         """Read the rest of a tag, after its opening mark. Returns None if the input ended, or another tag begins: then
@@ -288,6 +294,9 @@ class NestedShape:
             return (yield from self._text(write, schema, key, siblings))
         else:
             outcome = yield from self._scalar(write, schema)
+            begun = yield from reader.starts(self._begin)
+            if begun is not None and (yield from self._section.followed(begun, self._tags(siblings), at_end=False)):
+                return outcome  # its closing tag is missing
         if outcome is not Outcome.COMPLETE:
             return outcome
         if not (yield from reader.match(self._end)):
@@ -333,7 +342,7 @@ class NestedShape:
 
         if literal:
             write('"')
-        inner = _Inner(key + self._tag_end, tuple(name + self._tag_end for name in siblings))
+        inner = _Inner(key + self._tag_end, self._tags(siblings))
         while True:
             hit = yield from reader.until(self._markers, take, tail=lambda text: reader.note("arguments", text))
             if hit is None:

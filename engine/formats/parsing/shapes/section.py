@@ -193,7 +193,12 @@ class Section:
         if self.syntax.shape != "json" or reader.buffer.startswith(self.hard, reader.pos):
             call.doubt()  # other calls need quotation marks, which would have closed the string
         markers = compiled(*self._resume.literals, *stops)
-        if (yield from reader.until(markers, self.raw_writer(call), cuts=True)) == CUT:
+        write = self.raw_writer(call)
+        hit = yield from reader.until(markers, write, cuts=True)
+        while hit and hit == self.tag_open and not (yield from self.begins(hit)):
+            write(reader.take(len(hit)))
+            hit = yield from reader.until(markers, write, cuts=True)
+        if hit == CUT:
             reader.cut_marker(markers)
         call.end("malformed")
 
