@@ -12,7 +12,7 @@ from typing import Any, NoReturn, cast
 
 from engine.cli.batch import add_batch, batch
 from engine.cli.bench import add_bench, bench
-from engine.cli.exit_codes import BROKEN_PIPE, DONE, EXIT_CODES, FAILED, INTERRUPTED
+from engine.cli.exit_codes import BROKEN_PIPE, DONE, EXIT_CODES, FAILED
 from engine.cli.families import add_families, families
 from engine.cli.models import add_models, models
 from engine.cli.named import add_model_option

@@ -16,19 +16,30 @@ MOST_PARTS = 50_000
 _LONGEST_NUMBER = 4300  # digits; Python refuses to read or write longer integers
 
 
-def json_value(text: str, *, strict: bool = True) -> Any:
-    """Parse JSON text. `strict=False` accepts raw control characters inside strings.
+def json_value(text: str, *, strict: bool = True, unique: bool = False) -> Any:
+    """Parse JSON text. `strict=False` accepts raw control characters inside strings; `unique` refuses objects that have
+    a key twice, of which readers take different values.
 
     Raises ValueError for text that is not JSON (NaN and Infinity are not), for values nested deeper than `DEEPEST`,
     for integers too long for Python, and for numbers that a float cannot hold (1e309 would become infinity).
     """
     try:
-        value = json.loads(text, strict=strict, parse_constant=_no_constant, parse_float=_finite)
+        pairs = _unique if unique else None
+        value = json.loads(
+            text, strict=strict, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=pairs
+        )
     except RecursionError:
         raise _too_deep() from None
     if text.count("[") + text.count("{") > DEEPEST and depth(value) > DEEPEST:
         raise _too_deep()
     return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has a key twice")
+    return found
 
 
 def depth(value: object) -> int:

@@ -5,6 +5,7 @@ tests/formats/parsing/test_writer.py compares what it writes with official templ
 
 import html
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeAlias, cast
@@ -212,7 +213,8 @@ def _dictionary(tools: ToolSyntax, name: str, arguments: Arguments, _: int) -> s
                 return tools.quote + value + tools.quote
             case dict():
                 members = cast("Arguments", value).items()
-                return "{" + ",".join(f"{key}:{text(member)}" for key, member in members) + "}"
+                bare = {key: key if re.fullmatch(r"[\w.\-]+", key) else text(key) for key, _ in members}
+                return "{" + ",".join(f"{bare[key]}:{text(member)}" for key, member in members) + "}"
             case list():
                 return "[" + ",".join(map(text, cast("list[object]", value))) + "]"
             case _:

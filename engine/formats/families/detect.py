@@ -1,7 +1,7 @@
 """Which family a model belongs to: rules over its chat template, or over architecture and name if it has none."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -53,6 +53,10 @@ class Families:
     def names(self) -> tuple[str, ...]:
         return tuple(self._rows)
 
+    def find(self, name: str) -> Family | None:
+        """Returns the family of that name; None if there is none."""
+        return self._rows.get(name)
+
     def get(self, name: str) -> Family:
         """Returns the family of that name. Raises FamilyError listing the known names if there is none."""
         if name not in self._rows:
@@ -71,18 +75,22 @@ class Families:
         The first row whose rule matches wins, so models.toml lists more specific rows first. If none matches, the
         family is `content-only`, even if these families do not include it.
         """
+        return next(self.candidates(template, architecture, name))
+
+    def candidates(self, template: str | None, architecture: str = "", name: str = "") -> Iterator[Detection]:
+        """Yields every family whose rule matches, in order of precedence, and `content-only` in the end."""
         for row in self._rows.values():
             rule = row.detect
             if template is not None:
                 matches = bool(rule.template) and all(text in template for text in rule.template)
                 if matches and not any(text in template for text in rule.template_not):
-                    return Detection(row, f"its chat template contains {quoted(rule.template)}")
+                    yield Detection(row, f"its chat template contains {quoted(rule.template)}")
             elif architecture in rule.architectures:
                 parts = [part for part in rule.names if part.casefold() in name.casefold()]
                 if parts or not rule.names:
-                    return Detection(row, f"it has no chat template; architecture {architecture!r}, name {name!r}")
+                    yield Detection(row, f"it has no chat template; architecture {architecture!r}, name {name!r}")
         other = self._rows.get("content-only", _CONTENT_ONLY)
-        return Detection(other, "no family in models.toml matches its chat template")
+        yield Detection(other, "no family in models.toml matches its chat template")
 
 
 def for_vocabulary(family: Family, tokens: Collection[str]) -> Family:

@@ -116,13 +116,14 @@ class ToolSyntax(Record):
     `section_tag` are the beginnings of the section's markers if models write them under varying names;
     `section_optional`: calls are found without the section's markers too; `heading`: the marks around the tool's name
     in a heading that must come first, else call markup is text; `bare`: a JSON object (or a pythonic list) at the start
-    of the answer is a call when it names a declared tool; `names_declared`: the call marker counts only before the name
-    of a declared tool; `code` are the marks around raw code for a tool called `python`; `answers`: a bare `{"response":
-    ..}` holds the answer (the generic form). Names and ids: `name_prefix` is not part of the name; `name_is_id`:
-    prefix, name and counter together form the id; `id_end` ends an id written before the name, `id_open` begins an id
-    written after it; `server_end` ends the name of the tool's server, written first, and begins the tool's;
-    `attributes_end` ends what follows the name; `call_empty` ends the name of a call without
-    arguments, and the call. Arguments: `value_open` stands between key and value; `type_end` ends a type written after
+    of the answer is a call when it names a declared tool; `whole_objects`: a JSON object anywhere in the answer is one
+    when the whole of it names a declared tool and fits its schema; `names_declared`: the call marker counts only before
+    the name of a declared tool; `code` are the marks around raw code for a tool called `python`; `answers`: a bare
+    `{"response": ..}` holds the answer (the generic form). Names and ids: `name_prefix` is not part of the name;
+    `name_is_id`: prefix, name and counter together form the id; `id_end` ends an id written before the name, `id_open`
+    begins an id written after it; `server_end` ends the name of the tool's server, written first, and begins the
+    tool's; `attributes_end` ends what follows the name; `call_empty` ends the name of a call without arguments, and the
+    call. Arguments: `value_open` stands between key and value; `type_end` ends a type written after
     the key, `text_types` are the types whose values are text; `cdata`: values may be CDATA sections; `json_block` are
     the marks around arguments that come as one JSON text; `escaped`: names and keys are written with HTML's escapes.
     JSON: `name_fields`, `arguments_fields`, `id_fields` are the keys (several spellings allowed, the first is the
@@ -164,6 +165,7 @@ class ToolSyntax(Record):
     quote: str = ""
     code: tuple[str, str] = ("", "")
     bare: bool = False
+    whole_objects: bool = False
     answers: bool = False
     name_fields: tuple[str, ...] = ("name",)
     arguments_fields: tuple[str, ...] = ("arguments", "parameters")
@@ -209,11 +211,30 @@ _OF_ALL = frozenset(
 _OF_CALL = frozenset(["section_optional", "section_tag", "heading", "call", "call_also", "name_end"])
 _OF_SHAPE: Mapping[str, frozenset[str]] = {
     "json": frozenset(
-        ["bare", "answers", "name_fields", "arguments_fields", "id_fields", "name_is_key", "id_last", "indented"]
+        [
+            "bare",
+            "whole_objects",
+            "answers",
+            "name_fields",
+            "arguments_fields",
+            "id_fields",
+            "name_is_key",
+            "id_last",
+            "indented",
+        ]
     ),
     "pythonic": frozenset(["bare"]),
     "tagged_json": _OF_CALL.union(
-        ["name_prefix", "names_declared", "name_is_id", "id_end", "id_open", "server_end", "arguments_end"]
+        [
+            "whole_objects",
+            "name_prefix",
+            "names_declared",
+            "name_is_id",
+            "id_end",
+            "id_open",
+            "server_end",
+            "arguments_end",
+        ]
     ),
     "tagged_args": _OF_CALL.union(
         ["attributes_end", "call_empty", "argument", "key_end", "value_open", "type_end", "text_types", "cdata"],

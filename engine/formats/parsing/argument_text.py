@@ -21,7 +21,9 @@ JSON_TYPES = frozenset(["any"])
 _INTEGER = re.compile(r"([+-]?)0*(\d+)")
 _DECIMAL = re.compile(r"([+-]?)0*(\d*)\.(\d*)((?:[eE][+-]?\d+)?)")
 _WRAPPERS = frozenset(["arguments", "args", "input", "kwargs", "parameters", "params", "properties"])
-_STRING_EDGES = re.compile(r'"|\\.?', re.DOTALL)
+_STRING_EDGES = re.compile(r"[\"']|\\.?", re.DOTALL)
+_BEFORE_STRING = ("", *"[{(,:")
+"""What stands before a string of Python; elsewhere, its quotation mark is an apostrophe."""
 _TYPE_NAMES: tuple[tuple[type, str], ...] = (
     (bool, "boolean"),
     (str, "string"),
@@ -327,35 +329,46 @@ class ArgumentWriter:
         If not, the marker is part of the value. Outside a string, JSON cannot contain a marker, so a value is parsed at
         most once, however many markers it contains.
         """
-        if self.is_text or self._never_json:
-            return False
-        for part in self._parts[self._scanned :]:
-            self._scan(part)
-        self._scanned = len(self._parts)
-        if self._inside:
+        if self.is_text or self._never_json or self.in_string:
             return False
         self._never_json = _json("".join(self._parts).strip()) is None
         return not self._never_json
 
+    @property
+    def in_string(self) -> bool:
+        """Whether the current value, which cannot be text, ends inside a string of an array or object, where a marker
+        is text."""
+        if self._types is None or "string" in self._types:
+            return False
+        for part in self._parts[self._scanned :]:
+            self._scan(part)
+        self._scanned = len(self._parts)
+        return bool(self._inside) and self._parts[0].lstrip()[:1] in ("{", "[")
+
     def _scan(self, text: str) -> None:
-        """Track whether the text so far ends inside a string (`"`), or there after a backslash (`\\`)."""
-        if self._inside == "\\":
-            self._inside, text = '"', text[1:]
+        """Track which quotation mark began the string inside which the text so far ends, and whether a backslash is its
+        last character."""
+        if self._inside.endswith("\\"):
+            self._inside, text = self._inside[0], text[1:]
         for found in _STRING_EDGES.finditer(text):
-            if found.group() == '"':
-                self._inside = "" if self._inside else '"'
-            elif self._inside and len(found.group()) == 1:
-                self._inside = "\\"
+            edge = found.group()
+            if edge == self._inside:
+                self._inside = ""
+            elif not self._inside and edge[0] != "\\":
+                self._inside = edge if edge == '"' or text[: found.start()].rstrip()[-1:] in _BEFORE_STRING else ""
+            elif self._inside and edge == "\\":
+                self._inside += edge
 
     def text(self, text: str) -> None:
         """Add text to the value. White space that may belong to the markup is held back."""
         if not self._open:
             text = "".join(self._held) + text
             self._held.clear()
-            if self._lead.startswith(text) and text != self._lead:
+            leads = (self._lead, self._lead.replace("\n", "\r\n"))  # models write either
+            if text not in leads and any(lead.startswith(text) for lead in leads):
                 self._held.append(text)
                 return
-            text = text.removeprefix(self._lead)
+            text = text.removeprefix(next(filter(text.startswith, leads), ""))
             self._open = True
         kept = text.rstrip()
         if kept:
@@ -371,7 +384,8 @@ class ArgumentWriter:
     def end_value(self, before: str) -> None:
         """End the value; `before` is the white space that the template writes before the closing marker."""
         held = "".join(self._held)
-        held = (held if self._open else held.removeprefix(self._lead)).removesuffix(before)
+        held = held if self._open else held.removeprefix(self._lead)
+        held = held.removesuffix(before.replace("\n", "\r\n") if held.endswith("\r\n") else before)
         if self.is_text:
             self._write_text(held)
             self._write('"')

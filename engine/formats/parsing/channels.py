@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.formats.families import ChannelSyntax
-from engine.formats.parsing.argument_text import quoted
+from engine.formats.parsing.argument_text import Schemas, quoted
 from engine.formats.parsing.emitter import CallEmitter, Emitter, Span
 from engine.formats.parsing.grammar import JsonText, Marker, Node, Words, in_order, maybe, one_of
 from engine.formats.parsing.json_reader import JsonReader, Outcome
@@ -265,13 +265,18 @@ class ChannelTurn:
             return
         if (yield from reader.starts(self._in_body)) is not None:
             call.end()
-        elif reader.buffer[reader.pos] not in '{["' and recipient == call.name:
+        elif reader.buffer[reader.pos] not in '{["' and recipient == call.name and self._takes_code(call.name):
             yield from self._code(call)
         else:
             yield from self._arguments(call)
         hit = yield from reader.starts(self._is_end)
         if hit is not None:
             reader.take(len(hit), "marker")
+
+    def _takes_code(self, name: str) -> bool:
+        """Whether raw code can be a tool's arguments: a declared one must have that parameter."""
+        tool = (self._emitter.tools or {}).get(name)
+        return tool is None or "code" in Schemas(tool.parameters).names
 
     def _arguments(self, call: CallEmitter) -> Gen[None]:
         reader = self._reader
@@ -284,6 +289,8 @@ class ChannelTurn:
         if outcome is not Outcome.MALFORMED:
             call.end(None if outcome is Outcome.COMPLETE else "truncated")
             return
+
+        call.doubt()
 
         def write(text: str) -> None:
             reader.note("malformed", text)

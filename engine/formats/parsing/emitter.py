@@ -3,6 +3,7 @@ ids.
 """
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
@@ -15,13 +16,15 @@ from engine.types.tools import Tool
 
 Kind = Literal["reasoning", "content"]
 _NULL = "null"
+_ESCAPED = re.compile(r"\\.", re.DOTALL)
 _QUOTES = frozenset("`'\"“‘«")
 
 
 class Emitter:
     """Collects the events of one turn, and knows whether it is inside reasoning.
 
-    `hide_reasoning` leaves reasoning out of the events (it still takes a part number).
+    `hide_reasoning` leaves reasoning out of the events (it still takes a part number). `doubted`: a string of a call
+    was never closed, so that what follows may be its text: no later call of the turn is without an error.
     """
 
     __slots__ = (
@@ -32,6 +35,7 @@ class Emitter:
         "_out",
         "_part",
         "calls",
+        "doubted",
         "hide_reasoning",
         "in_reasoning",
         "tools",
@@ -42,7 +46,7 @@ class Emitter:
         self._open: tuple[Kind | int, int] | None = None
         self._fragments: list[str] = []
         self.tools = tools
-        self.in_reasoning = False
+        self.in_reasoning = self.doubted = False
         self.hide_reasoning = hide_reasoning
         self.calls = 0
         self._call: CallEmitter | None = None
@@ -125,10 +129,22 @@ class Emitter:
 class CallEmitter:
     """One call's events: fragments of arguments, then the end with its error."""
 
-    __slots__ = ("_emitter", "_fragments", "_index", "_late_id", "_null", "_part", "_start", "is_open", "name")
+    __slots__ = (
+        "_doubted",
+        "_emitter",
+        "_fragments",
+        "_index",
+        "_late_id",
+        "_null",
+        "_part",
+        "_start",
+        "is_open",
+        "name",
+    )
 
     def __init__(self, emitter: Emitter, start: ToolCallStart, late_id: str | None) -> None:
         self._emitter = emitter
+        self._doubted = emitter.doubted
         self._start = start
         self._index = start.index
         self._part = start.part
@@ -159,6 +175,12 @@ class CallEmitter:
             self._fragments.append(text)
             self._emitter.delta(self._index, text, self._part)
 
+    def doubt(self) -> None:
+        """The text goes on with a marker although the arguments are not over: if they end inside a string, the marker,
+        and any call behind it, may belong to the string."""
+        text = _ESCAPED.sub("", "".join(self._fragments))
+        self._emitter.doubted = self._emitter.doubted or text.count('"') % 2 == 1
+
     def end(self, error: CallError | None = None, id_: str | None = None) -> None:
         """End the call. If there is no error yet, its arguments are checked: JSON, an object, valid for the tool."""
         if error is None and not self._fragments and self._null in ("", _NULL):
@@ -173,8 +195,10 @@ class CallEmitter:
         self._emitter.emit(ToolCallEnd(self._index, arguments, error, self._part, id=late))
 
     def _judge(self, arguments: str) -> CallError | None:
+        if self._doubted:
+            return "malformed"
         try:
-            value = json_value(arguments)
+            value = json_value(arguments, unique=True)
         except ValueError:
             return "malformed"
         if not self.name:
@@ -222,6 +246,11 @@ class Span:
     def quotes(self) -> bool:
         """Whether a quotation mark directly precedes the next character."""
         return not self._held and self._last[-1:] in _QUOTES
+
+    @property
+    def begins_word(self) -> bool:
+        """Whether white space, or nothing, precedes the next character."""
+        return self.blank or bool(self._held)
 
     def write(self, text: str) -> None:
         """Add text."""

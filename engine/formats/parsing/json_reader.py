@@ -21,6 +21,8 @@ _ESCAPE_START = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?")
 LONE_SURROGATE = re.compile(f"[{CONTROL}]")
 """A lone surrogate, which an escape may produce: text that contains one cannot be encoded."""
 _CLOSES = {"{": "}", "[": "]"}
+_CLOSING = re.compile(r'(?:[^"\\]|\\.)*', re.DOTALL)
+"""The text of a string before the quotation mark that closes it."""
 
 
 class Outcome(Enum):
@@ -38,9 +40,9 @@ def _run_without(heads: str) -> re.Pattern[str]:
 
 
 class JsonReader:
-    """Reads JSON from a reader. `ends` are the marker texts that prove a string was never closed: one of them after a
-    raw newline inside a string. So does the text of a control token (`hard`) that another one or the end of the output
-    follows; if the vocabulary is known, any control token does."""
+    """Reads JSON from a reader. A string is not over at a marker, unless that proves that nothing closes it: one of
+    `ends` after a raw newline; the text of a control token (`hard`) that another one or the end of the output follows,
+    where no quotation mark comes after them; if the vocabulary is known, any control token."""
 
     __slots__ = ("_ends", "_hard", "_heads", "_reader", "_run")
 
@@ -105,6 +107,7 @@ class JsonReader:
         reader = self._reader
         write(reader.take(1, kind))
         broken = False  # white space that includes a raw control character precedes this position
+        plain = 0  # up to where, as `consumed` counts, no marker ends the string
         while True:
             if not (yield from reader.more()):
                 return Outcome.TRUNCATED
@@ -124,27 +127,47 @@ class JsonReader:
                 # An escape is passed on in one piece, so that a fragment never ends inside one.
                 if not (yield from self._escape(write, kind)):
                     return Outcome.TRUNCATED
+            elif char in self._heads and reader.consumed < plain:
+                write(reader.take(1, kind))
             elif char in self._heads:
-                outcome = yield from self._marker(write, kind)
-                if outcome is not None:
-                    return outcome
+                found = yield from self._marker(write, kind)
+                if isinstance(found, Outcome):
+                    return found
+                plain = found
             elif char >= " ":
                 return Outcome.MALFORMED  # a control token
             else:
                 broken = True
                 write(json.dumps(reader.take(1, kind))[1:-1])
 
-    def _marker(self, write: Callable[[str], None], kind: str) -> Gen[Outcome | None]:
-        """Consume what may be a control token's text inside a string. Returns None if it is part of the string."""
+    def _marker(self, write: Callable[[str], None], kind: str) -> Gen[Outcome | int]:
+        """Consume what may be a control token's text inside a string. If it is part of the string, returns up to where
+        (as `consumed` counts) every other marker is too."""
         reader = self._reader
         hit = yield from reader.starts(self._hard)
         if hit is None and reader.is_cut(self._hard):
             reader.take(reader.left, kind)
             return Outcome.TRUNCATED
+        plain = 0
         if hit is not None and (yield from self._ends_value(hit)):
-            return Outcome.MALFORMED
+            plain = yield from self._closes_later()
+            if not plain:
+                return Outcome.MALFORMED
         write(reader.take(1 if hit is None else len(hit), kind))
-        return None
+        return plain
+
+    def _closes_later(self) -> Gen[int]:
+        """Whether a quotation mark closes the string behind the markers at the front: returns where it, or the text
+        looked at, ends (as `consumed` counts), 0 if the output ends without one."""
+        reader = self._reader
+        while True:
+            found = _CLOSING.match(reader.buffer, reader.pos)
+            assert found is not None  # it matches every text
+            if reader.buffer.startswith('"', found.end()) or reader.left > WINDOW:
+                return reader.consumed + found.end() - reader.pos
+            if reader.closed:
+                return 0
+            yield
 
     def _ends_value(self, marker: str) -> Gen[bool]:
         """Whether another control token's text, or the end of the output, follows the one at the front."""

@@ -20,15 +20,25 @@ class Trial:
     """Reads the calls at the front beside the turn's own reader, which then reads them again if they are calls.
 
     `ends`: the markers that end reasoning. `at_once`: the first whole section is a call, whatever follows; if not, it
-    must be the last thing in the output.
+    must be the last thing in the output. `wrapped`: it begins with the section's marker, where there is one; if not, it
+    must be whole too, and end an output that nothing cut.
     """
 
     def __init__(
-        self, reader: Reader, emitter: Emitter, syntax: ToolSyntax, spelling: Spelling, ends: Markers, *, at_once: bool
+        self,
+        reader: Reader,
+        emitter: Emitter,
+        syntax: ToolSyntax,
+        spelling: Spelling,
+        ends: Markers,
+        *,
+        at_once: bool,
+        wrapped: bool,
     ) -> None:
         self._outer = reader
         self._ends = ends
-        self._at_once = at_once
+        self._at_once = at_once and wrapped
+        self._wrapped = wrapped
         self._inner = Reader(spelling.characters, spelling.hard)
         self._inner.listener = self._note
         self._emitter = Emitter(emitter.tools)
@@ -104,6 +114,8 @@ class Trial:
             self._inner.cut_marker(self._calls.section.inside)
         if self._unnamed or self._inner.buffer[self._inner.pos :].strip():
             return False
+        if not self._wrapped:
+            return self._whole and not self._outer.cut
         if not self._errors:  # cut in its markers, which are not shown
             return self._at_once and self._outer.cut and not self._malformed
         return over or self._whole or (self._at_once and not self._malformed)

@@ -8,10 +8,12 @@ from functools import lru_cache, partial
 
 from engine.formats.families import Format
 from engine.formats.parsing.emitter import Emitter, Span
-from engine.formats.parsing.lookahead import MOST, Trial
+from engine.formats.parsing.lookahead import LONGEST, MOST, Trial
 from engine.formats.parsing.reader import CUT, WINDOW, Gen, Mark, Reader, Spelling, compiled
 from engine.formats.parsing.shapes import SectionReader
 from engine.formats.parsing.unmarked import BareCalls, Demands
+from engine.formats.parsing.whole_calls import FENCE, WholeCalls
+from engine.formats.parsing.whole_calls import MARKS as WHOLE
 
 _SPACE = re.compile(r"\s+")
 _TOKEN = re.compile(r"<[^<>\s]+>|\[/?[^\[\]\s]+\]")
@@ -29,6 +31,9 @@ class TextTurn:
         without_markers = tools is None or tools.bare or tools.shape in ("json", "pythonic")
         if demands.calls and (demands.demanded or (without_markers and emitter.tools is not None)):
             self._bare = BareCalls(reader, emitter, tools, spelling, demands)
+        self._whole = None
+        if demands.calls and tools and tools.whole_objects and emitter.tools and not demands.json:
+            self._whole = WholeCalls(reader, emitter)
         self._marks = marks = _Marks(format_, spelling, demands)
         openers: Mapping[str, Mark] = self._calls.section.openers if self._calls else {}
         self._openers = openers
@@ -44,19 +49,22 @@ class TextTurn:
         self._header_end = compiled(marks.header_end.text)
         self._ends_on_call = reasoning is not None and reasoning.ends_on_call
         self._wrappers = self._calls.section.wrappers if self._calls else frozenset[str]()
-        self._trial_of = partial(Trial, reader, emitter, spelling=spelling, at_once=self._ends_on_call)
+        self._trial_of = partial(Trial, reader, emitter, spelling=spelling)
+        self._in_code = False  # behind a code fence that is text
         self._failed = 0  # trials
+        self._unmarked: BareCalls | WholeCalls | None = None  # those whose call begins at the front
         self._drafted = self._reasons_on = False  # a call stands, or stood, in reasoning that nothing has closed
         self._reasoning_ends = compiled(*marks.closes, *marks.others)
         # In the order of their places in the format, so that compiled patterns are shared.
-        wrappers = [text for text in openers if text in self._wrappers]
-        self._in_reasoning = compiled(*marks.closes, *marks.others, *wrappers)
+        # A call without its section is one in reasoning, too, if it names a declared tool and ends the output.
+        calls = [text for text in openers if text in self._wrappers or emitter.tools]
+        self._in_reasoning = compiled(*marks.closes, *marks.others, *calls)
         opens = [text for text in marks.opens if self._anywhere or text in marks.tokens]
         in_content = [*openers, *opens, *marks.others, *marks.strays, *marks.ends, *marks.stops, *marks.fences]
         known = {*in_content, *marks.answer_end, *marks.closes, *marks.start, *marks.header}
         closers = self._calls.section.closers.literals if self._calls else ()
         self._call_ends = [text for text in closers if text not in known]
-        in_content += self._call_ends
+        in_content += [*self._call_ends, *(WHOLE if self._whole else ())]
         self._in_content = compiled(*in_content)
         self._in_answer = compiled(*in_content, *marks.answer_end)
         at_start = [*openers, *marks.opens, *marks.closes, *marks.answer, *marks.start, *marks.header]
@@ -99,10 +107,10 @@ class TextTurn:
                     span.end(exact=untouched or self._is_exact)
                     return
                 span.end()
-                assert self._bare is not None  # `_content` leaves text unread only if a bare call begins here
+                assert self._unmarked is not None  # `_content` leaves text unread only if a call begins here
                 self._called = True
                 reader.call_start = reader.consumed
-                yield from self._bare.read()
+                yield from self._unmarked.read()
                 reader.call_start = None
             elif hit == CUT:
                 span.end(self._before_any)
@@ -184,11 +192,17 @@ class TextTurn:
             return CUT
         if hit is None and self._bare is not None:
             if (yield from self._bare.stands_here()):
+                self._unmarked = self._bare
                 return None
             if self._bare.is_cut():
                 return CUT
         while True:
-            if hit == CUT or (hit is not None and (yield from self._acts(hit, span))):
+            if self._whole is not None and hit in WHOLE:
+                if not self._in_code and span.begins_word and (yield from self._whole.stand_here()):
+                    self._unmarked = self._whole
+                    return None
+                self._in_code ^= hit == FENCE
+            elif hit == CUT or (hit is not None and (yield from self._acts(hit, span))):
                 return hit
             if hit is not None and (self._is_stray(hit, span) or (yield from self._precedes_call(hit, span))):
                 span.settle()
@@ -309,7 +323,14 @@ class TextTurn:
             open_ = marks.opens.get((yield from reader.starts(self._is_open)) or "")
             if open_ is None:
                 break
-        hit = CUT if reader.is_cut(self._is_open) else (yield from self._until_reasoning_ends(span))
+        behind = _Behind(span) if resumed else None
+        hit = CUT if reader.is_cut(self._is_open) else (yield from self._until_reasoning_ends(span, behind))
+        if behind is not None and hit is None and not reader.cut:
+            span.end()
+            emitter.in_reasoning = False
+            behind.span = span = Span(emitter, reader, "content")
+        if behind is not None:
+            behind.settle()
         if hit == CUT:
             span.end(max((mark.before for mark in marks.closes.values()), key=len))
             reader.take(reader.left, "marker")
@@ -329,17 +350,18 @@ class TextTurn:
         span.end((marks.others.get(hit) or self._openers[hit]).before)
         return ""
 
-    def _until_reasoning_ends(self, span: Span) -> Gen[str | None]:
+    def _until_reasoning_ends(self, span: Span, behind: "_Behind | None") -> Gen[str | None]:
         """Read text up to a marker that ends reasoning, and return the marker without consuming it."""
         reader, emitter = self._reader, self._emitter
+        passed = span.write if behind is None else behind.write
 
         def write(text: str) -> None:
             emitter.in_reasoning = True
-            span.write(text)
+            passed(text)
 
         while True:
             hit = yield from reader.until(self._in_reasoning, write, cuts=True)
-            if hit is None or hit == CUT or hit not in self._wrappers or hit in self._marks.others:
+            if hit is None or hit == CUT or hit not in self._openers or hit in self._marks.others:
                 return hit
             if (yield from self._is_call(hit)):
                 return hit
@@ -352,15 +374,40 @@ class TextTurn:
         if not self._announced or self._failed == MOST or not (yield from self._calls.section.begins(opener)):
             return False
         before, syntax = (emitter.in_reasoning, reader.answer_start), self._calls.section.syntax
-        if self._ends_on_call:
+        wrapped = opener in self._wrappers
+        if self._ends_on_call and wrapped:
             # While this is open, a constraint holds the text to be the call that it looks like.
             emitter.in_reasoning, reader.answer_start, reader.call_start = False, reader.consumed, reader.consumed
-        is_call = yield from self._trial_of(syntax, ends=self._reasoning_ends).succeeds(reader.put_back)
+        trial = self._trial_of(syntax, ends=self._reasoning_ends, at_once=self._ends_on_call, wrapped=wrapped)
+        is_call = yield from trial.succeeds(reader.put_back)
         reader.call_start = None
         if not is_call:
             self._failed += 1
             emitter.in_reasoning, reader.answer_start = before
         return is_call
+
+
+class _Behind:
+    """Text behind a call that stood in reasoning. It is held, since it is reasoning only if a marker closes that later,
+    and otherwise the answer. Text longer than any held call is reasoning."""
+
+    def __init__(self, span: Span) -> None:
+        self.span = span
+        self._held: list[str] = []
+        self._size = 0
+
+    def write(self, text: str) -> None:
+        """Add text."""
+        self._held.append(text)
+        self._size += len(text)
+        if self._size > LONGEST:
+            self.settle()
+
+    def settle(self) -> None:
+        """Pass on what was held."""
+        for text in self._held:
+            self.span.write(text)
+        self._held.clear()
 
 
 class _Marks:

@@ -43,7 +43,7 @@ class Capabilities:
     - `result_role`: the role of a call's result;
     - `null_content`: shows calls only if the message's content is null;
     - `reasoning_fields`: the message fields from which it reads reasoning; `both`: accepts content and reasoning
-      together with a call;
+      together with a call; `needs_reasoning`: refuses an answer that has none of these fields;
     - `short_ids`: requires ids of nine letters and digits;
     - `repeats`: accepts two messages of one role in a row, and a question right behind a result; `silence`: accepts an
       answer without text.
@@ -67,6 +67,7 @@ class Capabilities:
     null_content: bool = False
     reasoning_fields: tuple[str, ...] = ()
     both: bool = True
+    needs_reasoning: bool = False
     short_ids: bool = False
     repeats: bool = True
     silence: bool = True
@@ -138,6 +139,7 @@ class _Probe:
             reasoning_fields=fields,
             both=not fields
             or self._shows([user, {**call, fields[0]: "WHY", "content": "SAID"}, _result("R")], "ARGVALUE"),
+            needs_reasoning=bool(fields) and self._needs_reasoning(fields[0], user),
             short_ids=bool(arguments) and self._needs_short_ids(user, call),
             repeats=self._repeats(user, call if arguments and role == "tool" else None),
             silence=self._shows([user, _says("assistant", ""), _says("user", "SECONDTEXT")], "SECONDTEXT"),
@@ -236,6 +238,12 @@ class _Probe:
             and self._shows([user, second], "USERTEXT", "SECONDTEXT")
             and self._shows([user, *answers, second], "SAIDTOO", "SECONDTEXT")
         )
+
+    def _needs_reasoning(self, field: str, user: Mapping[str, Any]) -> bool:
+        answer = _says("assistant", "SAIDTEXT")
+        if self._shows([user, answer], "SAIDTEXT", generates=False):
+            return False
+        return self._shows([user, {**answer, field: ""}], "SAIDTEXT", generates=False)
 
     def _needs_short_ids(self, user: Mapping[str, Any], call: Mapping[str, Any]) -> bool:
         calls = [{**call["tool_calls"][0], "id": _LONG_ID}]

@@ -26,7 +26,7 @@ from engine.formats.families.response_template import given_template
 from engine.formats.parsing import Parser
 from engine.formats.parsing.parser import ParserRecipe
 from engine.formats.template.capabilities import Capabilities, probe
-from engine.formats.template.derive.derivation import derivation
+from engine.formats.template.derive.derivation import derivation, reads_back
 from engine.formats.template.env import Template
 from engine.formats.template.generic import with_generic_tools
 from engine.formats.template.guard import Alphabets, words_of
@@ -107,6 +107,8 @@ class ChatTemplate:
         template = Template(source, now, trusted=trust_template or _data.is_own_template(source))
         probed = template.hurried(_PROBING)
         self.capabilities: Capabilities = probe(probed, fixed)
+        if _recognises(family) and _is_known(self.detection):
+            self.detection = _read_back(source, family, control_tokens or (), probed, fixed, self.capabilities)
         known, complaint = _is_known(self.detection), ""
         if _recognises(family) and not known:
             derived, complaint = _derived(probed, fixed, self.capabilities)
@@ -398,7 +400,40 @@ def stated_tools(tools: Sequence[ToolLike] | None, choice: AllowedChoice) -> tup
 
 def _detection(source: str | None, family: FamilyLike | None, tokens: Collection[str]) -> Detection:
     """Returns the family, its markers as the vocabulary spells them."""
-    detection = _as_stated(source, family)
+    return _spelt(_as_stated(source, family), tokens)
+
+
+def _read_back(
+    source: str,
+    family: FamilyLike | None,
+    tokens: Collection[str],
+    template: Template,
+    fixed: Mapping[str, str],
+    can: Capabilities,
+) -> Detection:
+    """Returns the first family that the template matches and that reads the template's own turns back: a few words in a
+    template do not make it another family's. "content-only" if there is none. A row of the caller's own is taken as it
+    is (`families check` compares it)."""
+    shipped = builtin_families()
+    candidates = (family if isinstance(family, Families) else shipped).candidates(source)
+    refused: list[str] = []
+    for given in candidates:
+        detection, row = _spelt(given, tokens), given.family
+        if not _is_known(detection):
+            return replace(detection, reason=f"its chat template's own turns are not those of {', '.join(refused)}")
+        try:
+            fits = shipped.find(row.name) is not row or reads_back(detection.family.format, template, fixed, can)
+        except (RecursionError, TemplateStoppedError):  # then nothing can be compared
+            fits = True
+        if fits:
+            others = f"; its turns are not those of {', '.join(refused)}" if refused else ""
+            return replace(detection, reason=f"{detection.reason}{others}")
+        refused.append(repr(detection.family.name))
+    raise AssertionError("content-only is always a candidate")
+
+
+def _spelt(detection: Detection, tokens: Collection[str]) -> Detection:
+    """Returns the detection with the family's markers as the vocabulary spells them."""
     row = for_vocabulary(detection.family, tokens)
     if row is detection.family:
         return detection

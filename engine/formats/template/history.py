@@ -169,6 +169,8 @@ class _Writer:
             # a template that drops reasoning cuts after the marker: white space written there would stay
             close = syntax.close.rstrip() if syntax.history == "none" else syntax.close
             entry["content"] = syntax.open + reasoning + close + content
+        if self.can.needs_reasoning:
+            entry.setdefault(self.can.reasoning_fields[0], "")
         if message.tool_calls:
             entry["tool_calls"] = [self._call(call) for call in message.tool_calls]
             if self.can.null_content and not entry["content"]:

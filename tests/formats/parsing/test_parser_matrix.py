@@ -111,8 +111,10 @@ def test_a_good_call_after_a_malformed_one(family: str) -> None:
 
 
 def _is_begun_by_control(format_: Format) -> bool:
-    """Whether calls begin with a control token."""
+    """Whether calls begin with a control token, always."""
     tools = format_.tools
+    if tools and tools.whole_objects:
+        return False
     begun = (*tools.section[:1], *tools.call[:1]) if tools else ()
     return any(marker in text for marker in format_.control for text in begun)
 

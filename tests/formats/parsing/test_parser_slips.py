@@ -18,6 +18,8 @@ TOOL = {"name": "look", "parameters": {"type": "object", "properties": {**PROPER
 LIMIT = {"finish": "length"}
 D = "｜DSML｜"
 M = "]<]minimax[>["
+CODER = "<tool_call>\n<function=look>\n<parameter=a>\nx\ny\n</parameter>\n<parameter=n>\n2\n</parameter>\n"
+CODER += "</function>\n</tool_call>"
 LONG = "x" * 129
 """One character longer than a name may be."""
 K3 = '<|open|>message role="assistant"<|sep|>'
@@ -152,6 +154,22 @@ SLIPS: dict[str, list[Slip]] = {
             for family in ("glm-4.5", "glm-4.7", "laguna-s", "laguna-xs", "ling-3", "spark-2.5")
         ),
         Slip("glm-4.5", glm("<arg_key>a</arg_key>"), calls=look("{}")),
+        Slip(
+            "deepseek-v4",
+            dsml(V, dsml_value("a", "w"), dsml_value("n", "1", "false")) + "Bye.",
+            content="Bye.",
+            calls=look(
+                f'{{"a": "v"w</{D}parameter>\n<{D}parameter name="n" string="false">1</{D}parameter>\n', "malformed"
+            ),
+        ),
+        Slip("minimax-m3", m3("<a>x<n>2</n>"), calls=look('{"a": "x", "n": 2}')),
+        Slip("minimax-m3", m3("<n>2<a>x</a>"), calls=look('{"n": 2, "a": "x"}')),
+        Slip("minimax-m3", m3("<a>of <z> and </z></a>"), calls=look(f'{{"a": "of {M}<z> and {M}</z>"}}')),
+        Slip("gpt-oss", "<|channel|>commentary to=look <|message|>x = 1<|call|>", calls=look("x= 1", "malformed")),
+        *(
+            Slip(family, CODER.replace("\n", "\r\n"), calls=look('{"a": "x\\r\\ny", "n": 2}'))
+            for family in ("qwen3-coder", "qwen3.5", "nemotron-3", "step-3.5")
+        ),
     ],
     "reasoning": [
         Slip("gemma-4", "<|channel>because\n<channel|>Fine.", "because", "Fine."),
@@ -381,3 +399,30 @@ def test_calls_that_nobody_asked_for_are_content_as_written() -> None:
     pieces = [("<|tool_call>", True), ("call:look{n:3}", False), ("<tool_call|>", True)]
     events = [event for text, special in pieces for event in parser.feed(text, special)]
     assert fold([*events, *parser.close()]).content == "<|tool_call>call:look{n:3}<tool_call|>"
+
+
+@pytest.mark.parametrize(
+    ("family", "output"),
+    [
+        ("qwen3", '<tool_call>\n{"name": "look", "arguments": {"a": "x", "a": "y"}}\n</tool_call>'),
+        ("qwen3", '<tool_call>\n{"name": "look", "arguments": {"o": {"k": 1, "k": 2}}}\n</tool_call>'),
+        ("qwen3", '<tool_call>\n{"name": "look", "arguments": {"a": "x"}, "arguments": {"a": "y"}}\n</tool_call>'),
+        ("qwen3", '<tool_call>\n{"name": "look", "name": "see", "arguments": {"a": "x"}}\n</tool_call>'),
+        ("llama-3", '{"name": "look", "parameters": {"a": "x", "a": "y"}}'),
+        ("mistral-small-3.2", '[TOOL_CALLS]look[ARGS]{"a": "x", "a": "y"}'),
+        ("gpt-oss", f'{OSS}{{"a": "x", "a": "y"}}<|call|>'),
+        ("lfm2", lfm2("a='x'", "a='y'")),
+        ("lfm2", lfm2("o={'k': 1, 'k': 2}")),
+        ("gemma-4", '<|tool_call>call:look{a:<|"|>x<|"|>,a:<|"|>y<|"|>}<tool_call|>'),
+        ("deepseek-v4", dsml(dsml_value("o", '{"k": 1, "k": 2}', "false"))),
+        (
+            "qwen3-coder",
+            "<tool_call>\n<function=look>\n" + "<parameter=n>\n1\n</parameter>\n" * 2 + "</function>\n</tool_call>",
+        ),
+    ],
+)
+def test_a_key_that_is_given_twice_makes_the_call_malformed(family: str, output: str) -> None:
+    """Who checks the first value and runs the last would be deceived."""
+    for chunks in splits(output):
+        completion = fold(run(Parser(family, tools=[TOOL]), chunks))
+        assert [call.error for call in completion.tool_calls] == ["malformed"], output

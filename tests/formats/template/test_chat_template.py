@@ -492,7 +492,9 @@ class TestFurtherTemplates:
 
     def test_a_template_without_tools_takes_its_familys_own(self) -> None:
         known_by = "{# </think> <｜tool▁calls▁begin｜> #}"
-        toolless = "{% for m in messages %}<｜User｜>{{ m.content }}{% endfor %}<｜Assistant｜>" + known_by
+        told = "<｜{{ m.role.title() }}｜>{{ m.content }}"
+        asked = "{% if add_generation_prompt %}<｜Assistant｜>{% endif %}"
+        toolless = "{% for m in messages %}" + told + "{% endfor %}" + asked + known_by
         template = ChatTemplate.for_model(toolless)
         assert template.family.name == "deepseek-r1"
         assert template.render("Hi").text == "<｜User｜>Hi<｜Assistant｜>"

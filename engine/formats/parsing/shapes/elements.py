@@ -5,9 +5,10 @@ tags, where the parameter's name is the tag, objects nest and arrays are `item`s
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from engine.formats.families import ToolSyntax
-from engine.formats.parsing.argument_text import Schemas, coerced, quoted, typed, unwrapped
+from engine.formats.parsing.argument_text import TEXT, Schemas, coerced, quoted, typed, unwrapped
 from engine.formats.parsing.grammar import (
     NOTHING,
     JsonText,
@@ -50,8 +51,9 @@ class DictionaryShape:
         self._reader: Reader = section.reader
         self._literals = LiteralReader(section.reader)
         self._quote = compiled(spelling.text(section.syntax.quote))
-        self._key_ends = compiled(*self._quote.literals, *section.closers.literals, ":")
         self._name_ends = compiled("{", *section.closers.literals)
+        self._held = False  # a string of the call has a quote mark as text, so that it may have ended too early
+        self._behind_value = (*",]}", *section.closers.literals)
 
     def read(self) -> Gen[str]:
         """One call, after its opening marker."""
@@ -60,9 +62,10 @@ class DictionaryShape:
         if name is None:
             return ""
         call = section.begin(name)
-        outcome = Outcome.COMPLETE
+        outcome, self._held = Outcome.COMPLETE, False
         if reader.buffer.startswith("{", reader.pos):
             outcome = yield from self._value(call.write)
+        section.emitter.doubted |= self._held
         if outcome is Outcome.TRUNCATED:
             call.end("truncated")
             return ""
@@ -81,7 +84,7 @@ class DictionaryShape:
             return Outcome.MALFORMED
         yield from reader.space("arguments")
         if (yield from reader.match(self._quote, "arguments")):
-            return (yield from self._string(write))
+            return (yield from self._string(write, "arguments", self._behind_value))
         if reader.cut_marker(self._quote) or not (yield from reader.more()):
             return Outcome.TRUNCATED
         char = reader.buffer[reader.pos]
@@ -127,10 +130,7 @@ class DictionaryShape:
         if not quoted_ and reader.cut_marker(self._quote):
             return None
         if quoted_:
-            yield from reader.until(self._key_ends, parts.append)
-            reader.note("key", "".join(parts))
-            if not (yield from reader.match(self._quote, "key")):
-                reader.cut_marker(self._quote)
+            if (yield from self._string(parts.append, "key", (":",))) is not Outcome.COMPLETE:
                 return None
         else:
             while (yield from reader.more()):
@@ -143,24 +143,32 @@ class DictionaryShape:
             return None
         reader.take(1, "key")
         text = "".join(parts)
-        return f'"{quoted(text if quoted_ else text.strip().strip(chr(34) + chr(39)))}"'
+        return text if quoted_ else f'"{quoted(text.strip().strip(chr(34) + chr(39)))}"'
 
-    def _string(self, write: Write) -> Gen[Outcome]:
+    def _string(self, write: Write, kind: str, follows: tuple[str, ...]) -> Gen[Outcome]:
+        """Read a string behind its opening quote mark. A quote mark that none of `follows` comes after is text, and so
+        is the one that closes it."""
         reader = self._reader
         write('"')
 
         def string(text: str) -> None:
-            reader.note("arguments", text)
+            reader.note(kind, text)
             write(quoted(reader.plain(text)))
 
         def cut(text: str) -> None:
-            reader.note("arguments", text)
+            reader.note(kind, text)
 
-        if (yield from reader.until(self._quote, string, tail=cut)) is None:
-            return Outcome.TRUNCATED
-        yield from reader.match(self._quote, "arguments")
-        write('"')
-        return Outcome.COMPLETE
+        inner = False
+        while True:
+            hit = yield from reader.until(self._quote, string, tail=cut)
+            if hit is None:
+                return Outcome.TRUNCATED
+            if not inner and (yield from self._section.followed(hit, follows)):
+                reader.take(len(hit), kind)
+                write('"')
+                return Outcome.COMPLETE
+            inner, self._held = not inner, True
+            string(reader.take(len(hit)))
 
     def _bare(self, write: Write) -> Gen[Outcome]:
         reader = self._reader
@@ -202,7 +210,9 @@ class NestedShape:
         self._name_ends = compiled(name_end, *section.closers.literals)
         self._begin, self._end = compiled(begin), compiled(end)
         self._edge = compiled(begin, end, *section.closers.literals)
-        self._tag_ends = compiled(self._tag_end)
+        self._markers = compiled(*self._edge.literals, *section.openers, *section.is_call.literals)
+        self._is_tag_end = compiled(self._tag_end)
+        self._tag_ends = compiled(self._tag_end, begin)
 
     def read(self) -> Gen[str]:
         """One call, after its opening marker."""
@@ -238,17 +248,20 @@ class NestedShape:
                 break
             if hit is None:
                 return Outcome.MALFORMED
+            if array is None and hit in self._end.literals:
+                return Outcome.MALFORMED  # it closes nothing
             if hit not in self._begin.literals:
                 complete = True
                 break
             reader.take(len(hit), "marker")
             key = yield from self._tag()
             if key is None:
-                return Outcome.TRUNCATED
+                return Outcome.MALFORMED if reader.left else Outcome.TRUNCATED
             if children.has(key):
                 return Outcome.MALFORMED  # which of the two values is meant cannot be known
             child = schemas.items() if array else schemas.child(key)
-            outcome = yield from self._element(children.child(key), child, key, depth)
+            write_child = children.child(key)
+            outcome = yield from self._element(write_child, child, key, depth, children.missing)
             if outcome is not Outcome.COMPLETE:
                 return outcome
         if not complete:
@@ -256,30 +269,40 @@ class NestedShape:
         children.end()
         return Outcome.COMPLETE
 
+    def _tags(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Returns what is left of the tags of these names behind their opening mark."""
+        return tuple(name + self._tag_end for name in names)
+
     def _tag(self) -> Gen[str | None]:
-        """Read the rest of a tag, after its opening mark. Returns None if the input ended."""
+        """Read the rest of a tag, after its opening mark. Returns None if the input ended, or another tag begins: then
+        what follows may belong to the name of this one."""
         parts: list[str] = []
         hit = yield from self._reader.until(self._tag_ends, parts.append)
         self._reader.note("key", "".join(parts))
-        if hit is None:
+        if hit is None or not (yield from self._reader.match(self._is_tag_end)):
+            self._section.emitter.doubted |= hit is not None
             return None
-        yield from self._reader.match(self._tag_ends)
         return "".join(parts).strip()
 
-    def _element(self, write: Write, schema: Schemas, key: str, depth: int) -> Gen[Outcome]:
+    def _element(self, write: Write, schema: Schemas, key: str, depth: int, siblings: Sequence[str]) -> Gen[Outcome]:
         """Read one element's value and its closing tag."""
         reader = self._reader
-        hit = yield from reader.starts(self._edge)
-        if hit in self._begin.literals:
+        hit = yield from reader.starts(self._markers)
+        if hit in self._begin.literals and schema.own() != TEXT:
             outcome = yield from self._children(write, schema, depth)
+        elif schema.own() is None or _is_text(schema.own()):
+            return (yield from self._text(write, schema, key, siblings))
         else:
-            outcome = yield from self._text(write, schema)
+            outcome = yield from self._scalar(write, schema)
+            begun = yield from reader.starts(self._begin)
+            if begun is not None and (yield from self._section.followed(begun, self._tags(siblings), at_end=False)):
+                return outcome  # its closing tag is missing
         if outcome is not Outcome.COMPLETE:
             return outcome
         if not (yield from reader.match(self._end)):
             return Outcome.MALFORMED if reader.left and not reader.cut_marker(self._end) else Outcome.TRUNCATED
         closed = yield from self._tag()
-        if closed is None:
+        if closed is None and not reader.left:
             return Outcome.TRUNCATED
         return Outcome.COMPLETE if closed == key else Outcome.MALFORMED
 
@@ -291,10 +314,23 @@ class NestedShape:
         array = (yield from reader.starts(compiled(tag))) is not None and schema.own() != frozenset(["object"])
         return (yield from self._elements(write, schema, array, depth + 1))
 
-    def _text(self, write: Write, schema: Schemas) -> Gen[Outcome]:
-        """Read a value without elements inside: text if the schema allows a string, else JSON if it is valid JSON."""
-        reader, types = self._reader, schema.own()
-        literal = _is_text(types)
+    def _scalar(self, write: Write, schema: Schemas) -> Gen[Outcome]:
+        """Read a value that is no text and has no elements inside, up to any marker."""
+        reader, parts = self._reader, list[str]()
+
+        def take(text: str) -> None:
+            reader.note("arguments", text)
+            parts.append(reader.plain(text))
+
+        if (yield from reader.until(self._edge, take, tail=lambda text: reader.note("arguments", text))) is None:
+            return Outcome.TRUNCATED
+        write(_value("".join(parts), schema.own(), schema))
+        return Outcome.COMPLETE
+
+    def _text(self, write: Write, schema: Schemas, key: str, siblings: Sequence[str]) -> Gen[Outcome]:
+        """Read a value that may be text, with its closing tag; other markers are part of it. Where the closing tag is
+        missing, an element that its parent has no value of yet ends it, and so does the end of the call."""
+        reader, section, literal = self._reader, self._section, _is_text(schema.own())
         parts: list[str] = []
 
         def take(text: str) -> None:
@@ -306,11 +342,57 @@ class NestedShape:
 
         if literal:
             write('"')
-        hit = yield from reader.until(self._edge, take, tail=lambda text: reader.note("arguments", text))
-        if hit is None:
+        inner = _Inner(key + self._tag_end, self._tags(siblings))
+        while True:
+            hit = yield from reader.until(self._markers, take, tail=lambda text: reader.note("arguments", text))
+            if hit is None:
+                return Outcome.TRUNCATED
+            outcome = yield from self._at_marker(hit, inner)
+            if outcome is not None:
+                break
+            take(reader.take(len(hit)))
+        if outcome is Outcome.MALFORMED:
+            section.emitter.doubted = True
+            return outcome
+        if (yield from reader.match(self._end)) and (yield from self._tag()) is None:
             return Outcome.TRUNCATED
-        write('"' if literal else _value("".join(parts), types, schema))
-        return Outcome.COMPLETE
+        write('"' if literal else _value("".join(parts), schema.own(), schema))
+        return outcome
+
+    def _at_marker(self, hit: str, inner: "_Inner") -> Gen[Outcome | None]:
+        """What the marker at the front does to a text: it ends it, shows that its closing tag is missing among those
+        that it holds (MALFORMED), or is part of it (None)."""
+        section = self._section
+        own = yield from section.followed(hit, (inner.own,))
+        if hit in self._end.literals:
+            if own and not inner.same:
+                return Outcome.COMPLETE
+            inner.same -= own
+            inner.elements -= 1
+        elif hit in self._begin.literals:
+            if not inner.calls and (yield from section.followed(hit, inner.siblings)):
+                return Outcome.MALFORMED if inner.elements else Outcome.COMPLETE
+            inner.same += own
+            inner.elements += 1
+        elif hit in section.is_call.literals:
+            inner.calls += 1
+        elif hit == section.call_close.text and inner.calls:
+            inner.calls -= 1
+        elif hit == section.call_close.text and (yield from section.ends_all(hit)):
+            return Outcome.MALFORMED if inner.elements else Outcome.COMPLETE
+        return None
+
+
+@dataclass(slots=True)
+class _Inner:
+    """What a text has opened inside: calls, elements, and those with its own tag (`own`: the rest of that). `siblings`:
+    the rest of the tags that may follow it."""
+
+    own: str
+    siblings: tuple[str, ...]
+    calls: int = 0
+    elements: int = 0
+    same: int = 0
 
 
 def _is_text(types: frozenset[str] | None) -> bool:
@@ -331,6 +413,9 @@ def _value(text: str, types: frozenset[str] | None, schema: Schemas) -> str:
 
 class _Items:
     """The children of an array."""
+
+    missing: tuple[str, ...] = ()
+    """The declared children that have no value yet."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
@@ -369,6 +454,11 @@ class _Members:
     def has(self, key: str) -> bool:
         """Whether the child was written already, and can take no second value."""
         return key in self._written
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The declared children that have no value yet."""
+        return tuple(name for name in self._schemas.names if name not in self._written | self._waiting.keys())
 
     def child(self, key: str) -> Write:
         """Returns the function to which the next child's value is written."""

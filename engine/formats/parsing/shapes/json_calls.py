@@ -149,6 +149,9 @@ class JsonShape:
         if not (yield from reader.more()):
             return Outcome.TRUNCATED
         first = reader.buffer[reader.pos]
+        if (depth, key) in state.keys:
+            return Outcome.MALFORMED  # which of the two values is meant cannot be known
+        state.keys.add((depth, key))
         if key in syntax.name_fields and state.call is None:
             name = yield from self._text(state, "name")
             if name is None:
@@ -215,7 +218,7 @@ def _value(text: str) -> object:
 class _JsonCall:
     """The state of a call while its object is read; arguments that precede the name are kept until it is known."""
 
-    __slots__ = ("_emitter", "_pending", "_syntax", "call", "has_arguments", "id", "python", "raw")
+    __slots__ = ("_emitter", "_pending", "_syntax", "call", "has_arguments", "id", "keys", "python", "raw")
 
     def __init__(self, emitter: Emitter, syntax: ToolSyntax) -> None:
         self._emitter = emitter
@@ -224,6 +227,7 @@ class _JsonCall:
         self.call: CallEmitter | None = None
         self.id: str | None = None
         self.has_arguments = False
+        self.keys: set[tuple[int, str]] = set()
         self.python = False
         self.raw: list[str] = []
 

@@ -108,9 +108,10 @@ class LiteralReader:
                 return outcome
             key: list[str] = []
             outcome = yield from self.value(key.append, depth)
-            if outcome is not Outcome.COMPLETE:
-                return outcome
             text = "".join(key)
+            if outcome is not Outcome.COMPLETE:
+                write((", " if some else "{") + text)
+                return outcome
             yield from reader.space(self._kind)
             if not (yield from reader.more()):
                 return Outcome.TRUNCATED

@@ -142,6 +142,44 @@ class Section:
                 return
             yield
 
+    def followed(self, marker: str, follows: tuple[str, ...], *, at_end: bool = True) -> Gen[bool]:
+        """Whether one of the texts, or the end of the input (`at_end`), follows the marker at the front and white
+        space."""
+        reader = self.reader
+        while True:
+            rest = reader.behind(len(marker))
+            if any(rest.startswith(text) for text in follows):
+                return True
+            possible = reader.left <= WINDOW and any(text.startswith(rest) for text in follows)
+            if reader.closed or not possible:
+                return possible and at_end
+            yield
+
+    def ends_all(self, marker: str, between: str = "") -> Gen[bool]:
+        """Whether the section's closing marker follows the marker at the front (and `between`), and then another call
+        or the end of the output."""
+        reader = self.reader
+        while True:
+            behind = reader.behind(len(marker))
+            if not behind.startswith(between):
+                if reader.closed or not between.startswith(behind) or reader.left > WINDOW:
+                    return False
+                yield
+                continue
+            behind = behind.removeprefix(between).lstrip()
+            if self.close.text and not behind.startswith(self.close.text):
+                if reader.closed or not self.close.text.startswith(behind):
+                    return False
+            else:
+                behind = behind.removeprefix(self.close.text).lstrip()
+                if any(behind.startswith(opener) for opener in self.openers):
+                    return True
+                if reader.closed or not any(opener.startswith(behind) for opener in self.openers):
+                    return not behind
+            if reader.left > WINDOW:
+                return False
+            yield
+
     def call_closed(self) -> Gen[bool]:
         """Consume the call's closing marker if it is at the front."""
         if not self.call_close.text:
@@ -151,9 +189,17 @@ class Section:
     def rest_is_malformed(self, call: CallEmitter, *stops: str) -> Gen[None]:
         """Write the following text unchanged into the call's arguments, up to a marker at which reading can resume, and
         end the call as malformed."""
+        reader = self.reader
+        if self.syntax.shape != "json" or reader.buffer.startswith(self.hard, reader.pos):
+            call.doubt()  # other calls need quotation marks, which would have closed the string
         markers = compiled(*self._resume.literals, *stops)
-        if (yield from self.reader.until(markers, self.raw_writer(call), cuts=True)) == CUT:
-            self.reader.cut_marker(markers)
+        write = self.raw_writer(call)
+        hit = yield from reader.until(markers, write, cuts=True)
+        while hit and hit == self.tag_open and not (yield from self.begins(hit)):
+            write(reader.take(len(hit)))
+            hit = yield from reader.until(markers, write, cuts=True)
+        if hit == CUT:
+            reader.cut_marker(markers)
         call.end("malformed")
 
     def no_call(self) -> Gen[bool]:

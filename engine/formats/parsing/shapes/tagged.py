@@ -3,7 +3,8 @@ markup too (`<function=f><parameter=k>v</parameter></function>` and the like).
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from engine.formats.families import ToolSyntax
 from engine.formats.parsing.argument_text import ArgumentWriter, Schemas, type_name
@@ -28,7 +29,7 @@ from engine.formats.parsing.grammar import (
     whole_pattern,
 )
 from engine.formats.parsing.json_reader import JsonReader, Outcome
-from engine.formats.parsing.reader import WINDOW, Gen, Markers, Reader, Spelling, compiled
+from engine.formats.parsing.reader import WINDOW, Gen, Markers, Spelling, compiled
 from engine.formats.parsing.shapes.json_calls import JsonShape
 from engine.formats.parsing.shapes.pythonic import PythonNotation
 from engine.formats.parsing.shapes.section import Section
@@ -122,6 +123,17 @@ class TaggedJsonShape:
         return outcome
 
 
+@dataclass(slots=True)
+class _Inner:
+    """Calls, arguments and like elements that a value has opened as text: each may have a closing marker of its own.
+    `doubled`: the size of what repeats the value's own closing marker."""
+
+    calls: int = 0
+    arguments: int = 0
+    elements: int = 0
+    doubled: int = 0
+
+
 _CDATA_OPEN = "<![CDATA["
 _CDATA_CLOSE = compiled("]]>")
 
@@ -153,7 +165,8 @@ class TaggedArgumentsShape:
         # How an element begins that this closing marker may close, whatever else its tag says.
         tag = spelling.mark(syntax.value_open or syntax.argument[0]).text
         self._element = tag.rpartition(" ")[0] or tag.rstrip("=>")
-        self._value_ends = compiled(self._value_end.text, section.call_close.text, argument.text, self._element)
+        calls = (section.call_close.text, *section.is_call.literals)
+        self._value_ends = compiled(self._value_end.text, *calls, argument.text, self._element)
         # Texts that may follow a value: anything else means that the closing marker was part of the value.
         self._follow_markers = compiled(argument.text, *closers)
         self._after_key = key_end.text
@@ -281,57 +294,85 @@ class TaggedArgumentsShape:
             # Most likely the beginning of a marker: it is not added to the arguments.
             reader.note("arguments", text)
 
-        if self._section.syntax.cdata and (yield from self._cdata()):
-            yield from self._cdata_read(write, cut)
-        inside = own = 0  # openings of arguments, and of like elements, that are text: each has a closing marker
+        cdata = self._section.syntax.cdata and (yield from self._cdata())
+        if cdata:
+            yield from reader.until(_CDATA_CLOSE, write, tail=cut)
+            yield from reader.match(_CDATA_CLOSE)
+            if (yield from self._section.followed("", (self._value_end.text,), at_end=False)):
+                yield from reader.space()
+        inner = _Inner()
         while True:
             hit = yield from reader.until(self._value_ends, write, tail=cut)
             if hit is None:
                 return Outcome.TRUNCATED
-            if inside and hit == self._value_end.text and not arguments.is_json():
-                if (yield from self._ends_all(hit, self._section.call_close.text)):
-                    return Outcome.MALFORMED  # one closing marker too few: it was no text
-                inside -= 1
-            elif hit == self._value_end.text:
-                doubled = yield from self._doubled(hit)
-                if not (doubled and own) and (doubled or (yield from self._followed(hit)) or arguments.is_json()):
-                    reader.take(len(hit) + doubled, "marker")
-                    arguments.end_value(self._value_end.before)
-                    return Outcome.COMPLETE
-                own = max(own - 1, 0)
-            elif hit == self._element and hit not in self._argument.literals:
-                own += 1
-            elif (yield from self._missing_end(hit, arguments)):
-                if inside:
-                    return Outcome.MALFORMED
+            outcome = yield from self._at_marker(hit, arguments, inner)
+            if outcome is None:
+                write(reader.take(len(hit)))
+                continue
+            if outcome is Outcome.COMPLETE:
+                reader.take(len(hit) + inner.doubled if hit == self._value_end.text else 0, "marker")
                 arguments.end_value(self._value_end.before)
-                return Outcome.COMPLETE
-            elif hit in self._argument.literals:
-                inside += 1
-            write(reader.take(len(hit)))
+            self._section.emitter.doubted |= outcome is Outcome.MALFORMED
+            return outcome
 
-    def _cdata_read(self, write: Callable[[str], None], cut: Callable[[str], None]) -> Gen[None]:
-        """Read a CDATA section up to its closing mark, and white space before the value's."""
-        reader = self._reader
-        yield from reader.until(_CDATA_CLOSE, write, tail=cut)
-        yield from reader.match(_CDATA_CLOSE)
-        if (yield from _followed_by(reader, "", (self._value_end.text,), at_end=False)):
-            yield from reader.space()
-
-    def _missing_end(self, hit: str, arguments: ArgumentWriter) -> Gen[bool]:
-        """Whether the value's closing marker is missing, because the next argument begins or the call and its section
-        end."""
+    def _at_marker(self, hit: str, arguments: ArgumentWriter, inner: "_Inner") -> Gen[Outcome | None]:
+        """What the marker at the front does to the value: it ends it, shows that its own closing marker is missing
+        among those that it holds as text (MALFORMED), or is part of it (None)."""
+        whole = Outcome.MALFORMED if inner.arguments else Outcome.COMPLETE
+        if hit == self._value_end.text:
+            return (yield from self._at_end(hit, arguments, inner))
+        if arguments.in_string:
+            return None
+        if hit == self._element and hit not in self._argument.literals:
+            inner.elements += 1
+            return None
         if hit in self._argument.literals:
-            return (yield from self._opens_next(hit, arguments))
-        return (yield from self._ends_all(hit))
+            if not inner.calls and (yield from self._opens_next(hit, arguments)):
+                return whole
+            inner.arguments += 1
+        elif hit in self._section.is_call.literals:
+            inner.calls += 1
+        elif inner.calls:
+            inner.calls -= 1
+        elif (yield from self._section.ends_all(hit)):
+            return whole
+        return None
+
+    def _at_end(self, hit: str, arguments: ArgumentWriter, inner: "_Inner") -> Gen[Outcome | None]:
+        """The same for the value's closing marker, which a model may write twice."""
+        if not arguments.is_json() and (inner.arguments or arguments.in_string):
+            return (yield from self._inner_end(hit, arguments, inner))
+        inner.doubled = yield from self._doubled(hit)
+        of_element = inner.doubled and inner.elements
+        if not of_element and (
+            inner.doubled or arguments.is_json() or (yield from self._section.followed(hit, self._follows))
+        ):
+            return Outcome.COMPLETE
+        inner.elements = max(inner.elements - 1, 0)
+        return None
+
+    def _inner_end(self, marker: str, arguments: ArgumentWriter, inner: "_Inner") -> Gen[Outcome | None]:
+        """The same for the closing marker of an argument that the value holds as text."""
+        if (yield from self._section.ends_all(marker, self._section.call_close.text)):
+            return Outcome.MALFORMED
+        following = tuple(f"{opening}{name}" for opening in self._argument.literals for name in self._named(arguments))
+        outside = not (inner.calls or arguments.in_string)
+        if outside and (yield from self._section.followed(marker, following, at_end=False)):
+            return Outcome.MALFORMED
+        inner.arguments -= bool(inner.arguments)
+        return None
+
+    def _named(self, arguments: ArgumentWriter) -> list[str]:
+        """What follows an argument's opening marker: a parameter that has no value yet, and the end of its key."""
+        return [f"{name}{self._after_key}" for name in arguments.missing]
 
     def _opens_next(self, marker: str, arguments: ArgumentWriter) -> Gen[bool]:
         """Whether the marker at the front opens another of the tool's arguments; if not, it is text, perhaps of
         code."""
         reader = self._reader
-        if self._no_prose:
+        if self._no_prose and not arguments.schemas.names:
             return True
-        ends = [f"{name}{self._after_key}" for name in arguments.missing]
+        ends = self._named(arguments)
         while True:
             start = reader.pos + len(marker)
             rest = reader.buffer[start : start + WINDOW]
@@ -356,10 +397,6 @@ class TaggedArgumentsShape:
                 return False
             yield
 
-    def _followed(self, marker: str) -> Gen[bool]:
-        """Whether the text after the marker can follow a value."""
-        return (yield from _followed_by(self._reader, marker, self._follows, at_end=True))
-
     def _doubled(self, marker: str) -> Gen[int]:
         """Returns the size of what repeats the value's closing marker, behind the one at the front and before what can
         follow a value; 0 if nothing does, or other text follows."""
@@ -376,43 +413,6 @@ class TaggedArgumentsShape:
             if reader.closed or not possible:
                 return size if possible and not tail else 0
             yield
-
-    def _ends_all(self, marker: str, between: str = "") -> Gen[bool]:
-        """Whether the section's closing marker follows the marker at the front (and `between`), and then another call
-        or the end of the output."""
-        reader, section = self._reader, self._section
-        while True:
-            behind = reader.behind(len(marker))
-            if not behind.startswith(between):
-                if reader.closed or not between.startswith(behind) or reader.left > WINDOW:
-                    return False
-                yield
-                continue
-            behind = behind.removeprefix(between).lstrip()
-            if section.close.text and not behind.startswith(section.close.text):
-                if reader.closed or not section.close.text.startswith(behind):
-                    return False
-            else:
-                behind = behind.removeprefix(section.close.text).lstrip()
-                if any(behind.startswith(opener) for opener in section.openers):
-                    return True
-                if reader.closed or not any(opener.startswith(behind) for opener in section.openers):
-                    return not behind
-            if reader.left > WINDOW:
-                return False
-            yield
-
-
-def _followed_by(reader: Reader, marker: str, follows: tuple[str, ...], *, at_end: bool) -> Gen[bool]:
-    """Whether one of the texts, or the end of the input (`at_end`), follows the marker and white space."""
-    while True:
-        rest = reader.behind(len(marker))
-        if any(rest.startswith(text) for text in follows):
-            return True
-        possible = reader.left <= WINDOW and any(text.startswith(rest) for text in follows)
-        if reader.closed or not possible:
-            return possible and at_end
-        yield
 
 
 def json_grammar(syntax: ToolSyntax, tools: Sequence[Tool], _: Rules, most: int | None) -> Node:

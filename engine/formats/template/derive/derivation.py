@@ -24,6 +24,7 @@ from engine.formats.template.derive.probes import (
     VALUES,
     WHY,
     Turns,
+    brief_turns,
     common_end,
     turns_of,
 )
@@ -313,6 +314,28 @@ def _reads_calls(format_: Format, turns: Turns, can: Capabilities) -> bool:
     opened = turns.prompt and _left_open(format_, turns, _read(format_, turns.said))
     wanted = [shown for shown in shown_turns(turns, can) if shown.read[2] and not (opened and shown.read[1])]
     return all(shown.read in readings(format_, turns, shown) for shown in wanted)
+
+
+def reads_back(format_: Format, template: Template, fixed: Mapping[str, str], can: Capabilities) -> bool:
+    """Whether a format reads the template's own turns: a call as that call, reasoning as such; where no call is shown,
+    an answer as content (or as reasoning, where the format's turns begin in it). A template that shows no turn tells
+    nothing."""
+    turns = brief_turns(template, fixed, can)
+    if turns is None:
+        return True
+    syntax = format_.reasoning
+    begins = syntax is not None and (syntax.implicit or syntax.forced_open)
+    for shown in shown_turns(turns, can):
+        found = [(reasoning.strip(), content, calls) for reasoning, content, calls in readings(format_, turns, shown)]
+        if shown.read[2]:
+            fits = any(calls == shown.read[2] for _, _, calls in found)
+        elif shown.read[0]:
+            fits = any(reasoning == WHY and content.endswith(SAID) for reasoning, content, _ in found)
+        else:
+            fits = bool(turns.one) or shown.read in found or (begins and found[0] == (SAID, "", []))
+        if not fits:
+            return False
+    return True
 
 
 class ShownTurn(NamedTuple):

@@ -126,6 +126,23 @@ def turns_of(template: Template, fixed: Mapping[str, str], can: Capabilities) ->
     )
 
 
+def brief_turns(template: Template, fixed: Mapping[str, str], can: Capabilities) -> Turns | None:
+    """Returns an answer, a call, and reasoning before an answer, by few renders: enough to see whether a format is the
+    template's. None if it does not show an answer."""
+    frame = _Frame.of(_Renders(template, fixed, can))
+    if frame is None:
+        return None
+    texts = {"said": {"content": SAID}, "one": frame.renders.calls(FIRST)}
+    if can.reasoning_fields:
+        texts["why"] = {can.reasoning_fields[0]: WHY, "content": SAID}
+    needed = {"said": (SAID,), "one": (NAME, VALUES[0]), "why": (WHY, SAID)}
+    turns = {name: frame.turn({"role": "assistant", **fields}) for name, fields in texts.items()}
+    shown = {name: turn if all(each in turn for each in needed[name]) else "" for name, turn in turns.items()}
+    if not (shown["said"] or shown["one"]):
+        return None
+    return Turns(said=shown["said"], one=shown["one"], why=shown.get("why", ""), prompt=frame.prompt())
+
+
 _LONGEST_RENDER, _LONGEST_TURN = 50_000, 1_000
 """The longest render, and the longest turn, in characters, that are examined: known templates write up to 7,000 and
 520."""
@@ -157,6 +174,9 @@ class _Renders:
 
     def text(self, *messages: Mapping[str, Any], generates: bool = False, **variables: Any) -> str | None:
         tools: Any = [TOOL.openai()] if self.can.tools else [] if self.can.empty_tools else None
+        if self.can.needs_reasoning:
+            absent = {self.can.reasoning_fields[0]: ""}
+            messages = tuple({**absent, **each} if each["role"] == "assistant" else each for each in messages)
         given = values(self.template, self.fixed, messages, tools, generates=generates)
         try:
             text = self.template.render({**given, **variables})
