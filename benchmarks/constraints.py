@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests/helpers"), str(Path(__file__).resolve().parent)]
 
@@ -147,8 +147,9 @@ def _outcome(turn: Turn, bad: list[str], thought: str = THOUGHT) -> str:
 
 def _speed(llm: Engine, tokens: int, _: int, **options: Any) -> float:
     """Microseconds a token of one stream, the prompt not counted."""
-    completion: Completion = llm.complete("Once", max_tokens=tokens, ignore_eos=True, seed=1, **options)
-    assert completion.usage
+    completion: Completion[Any] = cast("Any", llm).complete(
+        "Once", max_tokens=tokens, ignore_eos=True, seed=1, **options
+    )
     return completion.usage.decode_seconds / max(1, completion.usage.completion_tokens - 1) * 1e6
 
 

@@ -389,11 +389,12 @@ def _template(weights: Model | IsolatedModel, choice: TemplateChoice) -> ChatTem
 
 def _sampling(loaded: Loaded, file: GgufFile, *, on_hub: bool = False) -> SamplingDefaults:
     """Returns how the model samples where a caller does not say it."""
+    family = loaded.template.family.sampling if isinstance(loaded.template, ChatTemplate) else None
+    if not on_hub or file.embeds:
+        return sampling_defaults(file.sampling, (), family)
     from engine import hub
 
-    family = loaded.template.family.sampling if isinstance(loaded.template, ChatTemplate) else None
-    stated = hub.companions(file.path, file.base_models, hub.GENERATION) if on_hub and not file.embeds else ()
-    return sampling_defaults(file.sampling, stated, family)
+    return sampling_defaults(file.sampling, hub.companions(file.path, file.base_models, hub.GENERATION), family)
 
 
 def _published(path: Path, bases: Sequence[str]) -> ResponseTemplate | None:

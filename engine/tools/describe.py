@@ -127,7 +127,9 @@ def as_tools(items: Iterable[ToolLike] | None) -> tuple[Tool, ...]:
     """Returns every item as a `Tool`, in order. Raises RequestError for an item that is not a tool, and for duplicate
     names."""
     if isinstance(items, str | bytes | Mapping | BaseModel) or callable(items):
-        raise RequestError(f"tools must be a list of tools, not {shown(cast('object', items))}; {_listed(items)}.")
+        raise RequestError(
+            f"tools must be a list of tools, not {shown(cast('object', items))}; {_listed(cast('object', items))}."
+        )
     if not items:
         return ()
     tools = tuple(as_tool(item) for item in items)
@@ -143,9 +145,9 @@ def _listed(items: object) -> str:
     """Returns how to write what was given in place of a list of tools."""
     if isinstance(items, str | bytes):
         return "put the function itself in a list: tools=[get_weather]"
-    if isinstance(items, Mapping) and not items.keys() & {"function", "name"}:
+    if isinstance(items, Mapping) and not {"function", "name"} & cast("Mapping[str, object]", items).keys():
         return "give its functions: tools=list(functions.values())"
-    if type(items).__name__ == "SamplingParams":
+    if type(cast("object", items)).__name__ == "SamplingParams":
         return "options are given by their names: temperature=0"
     return "put it in a list: tools=[...]"
 

@@ -642,7 +642,7 @@ class TestRaw:
                 llm.detokenize([-1])
             for odd in (["a"], 7, [1.5], None):
                 with pytest.raises(RequestError, match="Tokens must be a list of integers"):
-                    llm.complete(odd)  # pyright: ignore[reportArgumentType]
+                    llm.complete(odd)  # pyright: ignore[reportArgumentType, reportCallIssue]
             with pytest.raises(RequestError, match="empty"):
                 llm.complete("")
             with pytest.raises(RequestError, match="empty"):

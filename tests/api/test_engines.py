@@ -373,7 +373,7 @@ def test_every_method_loads_the_model_that_it_needs(several: Callable[..., Engin
         "choices": lambda: [each.result() for each in llm.choices("hello", 2, **TURN)],
         "generate": lambda: cast("Any", llm).generate(["hello", "world"], **TURN),
         "generate_iter": lambda: list(llm.generate_iter(["hello", "world"], **TURN)),
-        "complete": lambda: llm.complete("hello", **TURN),
+        "complete": lambda: cast("Any", llm).complete("hello", **TURN),
         "embed": lambda: llm.embed(["hello"]),
         "score": lambda: llm.score("hello", ["world"]),
         "classify": lambda: llm.classify("hello", ["a", "b"]),

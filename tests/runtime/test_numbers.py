@@ -82,3 +82,16 @@ def test_digits_are_counted_however_the_text_is_cut(text: str, many: bool) -> No
         digits.feed(text[:cut].encode())
         digits.feed(text[cut:].encode())
         assert digits.are_many is many, cut
+
+
+@pytest.mark.parametrize("kind", ["time", "date-time", "duration"])
+@pytest.mark.parametrize("wishes", ['"0', '"P1', '"2024-01-01T10:00:00.0', '"10:30:00.1', '"P99M9', '"PT7'])
+def test_a_time_is_written_with_an_end(kind: str, wishes: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "format": kind}}, "required": ["a"]}
+    backend = ScriptedBackend(
+        ['{"a":' + wishes + wishes[-1] * 200], rewrite=True, vocab=ByteVocab(["<|im_start|>", "<|im_end|>"])
+    )
+    with Engine(backend, ChatTemplate(None, family="qwen3")) as llm:
+        answer = llm.chat("Hi", response_format=JsonSchema(schema), reasoning=False, max_tokens=160, seed=3)
+    assert answer.finish_reason == "stop", answer.content
+    assert answer.parsed is not None, answer.parse_error

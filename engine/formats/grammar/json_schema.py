@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias, cast
 
+from engine.formats.parsing.grammar import FORMATS as PATTERNS
 from engine.support.errors import RequestError, shown
 from engine.tools.check import plain_schema
 from engine.tools.formats import FORMATS
@@ -22,6 +23,14 @@ _CHECKED = frozenset(
     ["not", "if", "then", "else", "uniqueItems", "contains", "minContains", "maxContains", "propertyNames"]
 ).union(["dependentRequired", "dependentSchemas", "dependencies", "unevaluatedItems", "unevaluatedProperties"])
 _FORMATS = frozenset(["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"])
+_COUNT = "[0-9]{1,6}"
+_TIMES = f"T(?:{_COUNT}H(?:{_COUNT}M(?:{_COUNT}S)?)?|{_COUNT}M(?:{_COUNT}S)?|{_COUNT}S)"
+_DAYS = f"(?:{_COUNT}D|{_COUNT}M(?:{_COUNT}D)?|{_COUNT}Y(?:{_COUNT}M(?:{_COUNT}D)?)?)"
+_ENDING = {
+    "time": PATTERNS["time"],
+    "date-time": PATTERNS["date-time"],
+    "duration": f"P(?:{_DAYS}(?:{_TIMES})?|{_TIMES}|{_COUNT}W)",  # RFC 3339, appendix A
+}
 _APPLICATORS = frozenset(["anyOf", "oneOf", "allOf", "$ref", "if", "then", "else", "dependentSchemas"])
 _OF_OBJECTS = frozenset(["properties", "required", "patternProperties", "additionalProperties"])
 
@@ -49,7 +58,7 @@ def prepared(schema: object, refusal: Refusal, what: str, *, close: bool) -> Pre
         raise RequestError(f"{what} is not a JSON Schema but {shown(schema)}; give a dictionary.")
     plain: Schema = plain_schema(what, cast("object", schema))
     _refuse_long_integers(plain, what)
-    strict = closed(plain) if close else plain
+    strict = _ending(closed(plain) if close else plain)
     if refusal([strict]) == [None]:
         return Prepared(strict)
     checked: list[str] = []
@@ -63,6 +72,16 @@ def prepared(schema: object, refusal: Refusal, what: str, *, close: bool) -> Pre
     raise RequestError(
         f"{what} cannot be held at {place}: {why}. Change the schema there, or leave the constraint out."
     )
+
+
+def _ending(schema: Schema, place: str = "$") -> Schema:
+    """Returns a copy in which formats whose numbers llguidance lets run on are patterns with an end."""
+    copy = mapped(schema, lambda path, child: _ending(child, path), place)
+    pattern = _ENDING.get(str(copy.get("format")))
+    if pattern is not None and "pattern" not in copy:
+        del copy["format"]
+        copy["pattern"] = f"^(?:{pattern})$"
+    return copy
 
 
 def _refuse_long_integers(schema: Schema, what: str) -> None:

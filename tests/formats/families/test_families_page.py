@@ -216,7 +216,7 @@ malformed, and so is one that gives a key twice.
 A value is never run. A string is not over at a marker, and a whole call inside a value is text of it. Where a string
 was never closed, nothing that follows in the turn runs: later calls are flagged as malformed. The exception is a value
 written without escapes that holds a closing mark which nothing in it opens: letter by letter that is the end of the
-call. (`python tests/bench/markup_values.py`: 40,000 calls with markup in a value, 0 run that were not meant, 0 lost.)
+call. (`python benchmarks/markup_values.py`: 40,000 calls with markup in a value, 0 run that were not meant, 0 lost.)
 
 `python benchmarks/fuzz.py --small-models` spoils the calls of all families. It counts calls that run
 though they were not meant, turns that lost text or say nothing, and turns that show markup beside a right call:

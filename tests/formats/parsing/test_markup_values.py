@@ -1,5 +1,5 @@
 """A value is never run: markup of a family inside an argument is text of it, or the call has an error; no other call is
-ever read from it. tests/bench/markup_values.py tries many more."""
+ever read from it. benchmarks/markup_values.py tries many more."""
 
 import random
 from zlib import crc32

@@ -18,8 +18,10 @@ TOOL = {"name": "look", "parameters": {"type": "object", "properties": {**PROPER
 LIMIT = {"finish": "length"}
 D = "｜DSML｜"
 M = "]<]minimax[>["
-CODER = "<tool_call>\n<function=look>\n<parameter=a>\nx\ny\n</parameter>\n<parameter=n>\n2\n</parameter>\n"
-CODER += "</function>\n</tool_call>"
+CODER = (
+    "<tool_call>\n<function=look>\n<parameter=a>\nx\ny\n</parameter>\n<parameter=n>\n2\n</parameter>\n"
+    "</function>\n</tool_call>"
+)
 LONG = "x" * 129
 """One character longer than a name may be."""
 K3 = '<|open|>message role="assistant"<|sep|>'
