@@ -143,7 +143,7 @@ async def agenerate(start: Start, rows: Sequence[Row], room: int, on_error: OnEr
 
 def several(prompt: Prompts, n: int | None) -> list[Any] | None:
     """Returns raw prompts as rows, each `n` times with the number of its answer; None for one prompt and one answer."""
-    listed = not isinstance(prompt, str) and len(prompt) > 0 and not isinstance(prompt[0], int)
+    listed = isinstance(prompt, list | tuple) and bool(prompt) and isinstance(prompt[0], str | list | tuple)
     if n is None and not listed:
         return None
     return [(each, {"choice": number}) for each in (prompt if listed else [prompt]) for number in range(n or 1)]

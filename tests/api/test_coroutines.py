@@ -15,7 +15,7 @@ from scripts import plain as scripted
 from engine import ChatTemplate, Engine, fold
 from engine.support.offloop import off_loop
 
-BLOCKING = {"chat", "complete", "run", "pin", "restore", "close", "load", "stream"}
+BLOCKING = {"chat", "complete", "run", "pin", "close", "load", "stream"}
 
 
 async def until(condition: Callable[[], bool]) -> None:

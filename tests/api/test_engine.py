@@ -640,7 +640,7 @@ class TestRaw:
                 llm.complete([1, 99999])
             with pytest.raises(RequestError, match="no token -1"):
                 llm.detokenize([-1])
-            for odd in (["a"], 7, [1.5], None):
+            for odd in (7, [1.5], None, {"a": 1}):
                 with pytest.raises(RequestError, match="Tokens must be a list of integers"):
                     llm.complete(odd)  # pyright: ignore[reportArgumentType, reportCallIssue]
             with pytest.raises(RequestError, match="empty"):

@@ -81,6 +81,8 @@ def test_what_our_own_requests_say_is_understood() -> None:
         dry_breakers=("x",),
         ignore_eos=True,
         max_tokens=9,
+        min_tokens=2,
+        bad_words=("y",),
     )
     assert given.model_fields_set == set(SamplingParams.model_fields) - {"logits_processors"}
     body = remote.request("?", sampling=given, stream=False)

@@ -131,4 +131,4 @@ def test_the_command(
     assert main(["models", "fit", "own/none"]) == 1
     assert "no repository own/none" in capsys.readouterr().err
     assert main(["models", "fit", "own/repo", "--sequences", "0"]) == 1
-    assert "n_sequences=0" in capsys.readouterr().err
+    assert "--sequences 0" in capsys.readouterr().err

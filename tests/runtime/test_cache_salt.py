@@ -154,8 +154,3 @@ def test_a_score_leaves_nothing_for_others() -> None:
     with ScriptedEngine(lambda _: "yes") as llm:
         llm.score(SHARED, ["x"], cache_salt="a")
         assert of_complete(llm, None) == 0
-        client: Any = llm.openai_client()
-        client.completions.create(
-            model="m", prompt=f"{SHARED}!", echo=True, logprobs=1, max_tokens=0, extra_body={"cache_salt": "c"}
-        )
-        assert told(llm.complete(f"{SHARED}!", cache_salt="d")) == 0

@@ -60,7 +60,7 @@ SCHEMAS = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(objects(SCHEMAS), st.text('{}[]",:ab 1-.e\\n', min_size=1, max_size=12), st.integers(200, 400))
 def test_every_answer_is_complete_whatever_a_model_repeats(schema: Any, wishes: str, most: int) -> None:
     whole = answer(wishes, JsonSchema(schema), most)
@@ -104,7 +104,7 @@ def test_only_json_is_completed() -> None:
     assert (whole.finish_reason, whole.parsed) == ("length", None)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.text('{}",:ab1 \\', min_size=1, max_size=10))
 @example('{"k":{"m":{"a":1,"a":2},"m":{}}}')
 def test_no_object_gets_a_key_twice(wishes: str) -> None:

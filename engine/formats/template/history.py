@@ -50,10 +50,12 @@ def is_builtin(name: str, builtin: Iterable[str]) -> bool:
 
 
 def builtin_records(builtin: Sequence[str], known: Sequence[Tool]) -> tuple[Tool, ...]:
-    """Returns records of the built-in tools for which the caller gave no tool: names only, for the parser."""
+    """Returns records of the built-in tools for which the caller gave no tool: for the parser.
+    They may be called with raw code."""
     given = {tool.name for tool in known}
     names = (name for each in builtin for name in _FUNCTIONS.get(each, (each,)))
-    return tuple(Tool(name=name, parameters={"type": "object"}) for name in names if name not in given)
+    code = {"type": "object", "properties": {"code": {}}}
+    return tuple(Tool(name=name, parameters=code) for name in names if name not in given)
 
 
 def builtin_as_written(text: str, mark: str, syntax: ChannelSyntax) -> str:

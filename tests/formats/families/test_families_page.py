@@ -91,7 +91,7 @@ parser = Parser(families.get("fable"))
 events = parser.feed('[[reason]]I look.[[/reason]]<fn name="look">{"city": "Oslo"}</fn>')
 completion = fold([*events, *parser.close()])
 print(completion.reasoning, [(call.name, call.arguments) for call in completion.tool_calls])
-llm = Engine.load("model.gguf", family=families.get("fable"))  # whatever its template
+llm = Engine.load(family=families.get("fable"))  # whatever its template
 llm.close()
 ```
 ```text

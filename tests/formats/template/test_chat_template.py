@@ -176,8 +176,8 @@ class TestReasoning:
     @pytest.mark.parametrize(
         ("family", "reasoning", "words"),
         [
-            ("qwen3", "low", "only the positions True, False"),
-            ("gpt-oss", False, 'only the positions True, "low", "medium", "high"'),
+            ("qwen3", "low", "knows only reasoning=True, reasoning=False"),
+            ("gpt-oss", False, 'only reasoning=True, reasoning="low", reasoning="medium", reasoning="high"'),
             ("deepseek-r1", "high", "no switch for it"),
             ("llama-3", True, "has no reasoning"),
         ],
