@@ -15,8 +15,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS / "helpers"), str(TESTS.parent)]
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests" / "helpers"), str(ROOT)]
 
 from markup_values import cut, drawn, families, judged  # noqa: E402
 
