@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from engine.support.child import Child, ChildGoneError, ChildNotStartedError
@@ -80,9 +80,8 @@ def prepare() -> None:
     """Start the child for pictures in the background, unless there is one."""
     if _lock.acquire(blocking=False):
         try:
-            _child("image")
-        except ChildNotStartedError:
-            pass  # the first picture raises it
+            with suppress(ChildNotStartedError):  # the first picture raises it
+                _child("image")
         finally:
             _lock.release()
 
