@@ -54,7 +54,7 @@ def builtin_records(builtin: Sequence[str], known: Sequence[Tool]) -> tuple[Tool
     They may be called with raw code."""
     given = {tool.name for tool in known}
     names = (name for each in builtin for name in _FUNCTIONS.get(each, (each,)))
-    code = {"type": "object", "properties": {"code": {}}}
+    code: dict[str, object] = {"type": "object", "properties": {"code": {}}}
     return tuple(Tool(name=name, parameters=code) for name in names if name not in given)
 
 
