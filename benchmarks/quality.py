@@ -8,7 +8,8 @@ greedily and with three seeds at one temperature, the same for all, and of this 
 sampling. An answer is added to the file of results as it comes; those that are there already are not asked again.
 Printed: how many answers are complete, fit their schema, and are right; run-aways, which `max_tokens` cut within digits
 or white space; tokens and processor seconds an answer, in the mean. `--failures` prints what this engine did not
-complete. `llama_cpp.Llama` is not asked for several calls: its handler does not hold `max_tokens` there.
+complete. Closed: fits its schema, but was cut, and says so. `llama_cpp.Llama` is not asked for several calls: its
+handler does not hold `max_tokens` there.
 """
 
 import argparse
@@ -51,13 +52,15 @@ def tasks_of(part: str, wheel: Path | None, most: int) -> list[Task | CallTask]:
 
 
 def judged(task: Task | CallTask, said: Said) -> Row:
-    """Returns whether the answer is complete, valid and right (None: not judged), and whether it ran away."""
+    """Returns whether the answer is complete, valid and right (None: not judged), whether it fits although it was cut,
+    and whether it ran away."""
     complete = said.ended in ("stop", "tool_calls")
     valid, right = (_called if isinstance(task, CallTask) else _answered)(task, said)  # pyright: ignore[reportArgumentType]
     written = said.text or "".join(arguments for _, arguments in said.calls)
     return {
         "complete": complete,
         "valid": complete and valid,
+        "closed": valid and not complete,
         "right": None if right is None else valid and right and (complete or isinstance(task, CallTask)),
         "runaway": said.ended == "length" and _ENDS_ALIKE.search(written) is not None,
     }
@@ -154,8 +157,8 @@ def read(path: Path) -> list[Row]:
 def printed(rows: Iterable[Row], *, kinds: bool) -> None:
     """Prints one line for each part, kind of sampling and contender; of texts and BFCL, or with `kinds` of all parts,
     one for each kind of task."""
-    print("| part | sampling | | answers | complete | valid | right | run-aways | tokens | processor s |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print("| part | sampling | | answers | complete | valid | closed | right | run-aways | tokens | processor s |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         mode = row["mode"].split()[0].replace("seed", "0.2 / 0.9").replace("default", "by default")
@@ -170,7 +173,7 @@ def printed(rows: Iterable[Row], *, kinds: bool) -> None:
 
 def _figures(rows: Sequence[Row]) -> list[str]:
     shares: list[str] = []
-    for name in ("complete", "valid", "right"):
+    for name in ("complete", "valid", "closed", "right"):
         counted = [row[name] for row in rows if row[name] is not None]
         shares.append(f"{sum(counted)} of {len(counted)}" if counted else "")
     tokens, seconds = (mean(row[name] for row in rows) for name in ("tokens", "seconds"))

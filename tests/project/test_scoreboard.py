@@ -35,9 +35,9 @@ def test_there_are_ten_tasks_of_each_of_twelve_kinds(board: Any) -> None:
 def test_a_cut_answer_is_neither_complete_nor_right_and_digits_are_a_run_away(board: Any) -> None:
     task = next(task for task in board.schema_tasks.TASKS if task.right == {"age": 34})
     whole = board.judged(task, said(board, '{"age": 34}'))
-    assert whole == {"complete": True, "valid": True, "right": True, "runaway": False}
+    assert whole == {"complete": True, "valid": True, "closed": False, "right": True, "runaway": False}
     cut = board.judged(task, said(board, '{"age": 34' + "0" * 30, ended="length"))
-    assert cut == {"complete": False, "valid": False, "right": False, "runaway": True}
+    assert cut == {"complete": False, "valid": False, "closed": False, "right": False, "runaway": True}
     assert board.judged(task, said(board, "{" + " " * 30, ended="length"))["runaway"]
     assert not board.judged(task, said(board, '{"name": "and so on and so on', ended="length"))["runaway"]
     assert board.judged(task, said(board, '{"age": "34"}'))["valid"] is False
