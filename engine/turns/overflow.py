@@ -205,7 +205,7 @@ class Prompts:
         def prompt(numbers: tuple[int, ...]) -> Prompt:
             return rendered(tuple(sent[number] for number in numbers))
 
-        numbers = kept(sent, lambda some: len(self._tokens(prompt(some))), limit, quarter)
+        numbers = kept(sent, lambda some: len(self._tokens(prompt(some))), limit, max(limit // 2, 1))
         found = tuple(number for number in restored.numbers if number in numbers)
         return Fitted(
             replace(prompt(numbers), restored=found),
