@@ -1,12 +1,15 @@
 """One request's pictures and sounds at every door: decoded only for a model that takes them, within one budget."""
 
+import base64
+
 import pytest
 from hostile_media import picture, sound
 from media_doors import DOORS, SOUNDS, Asked, engine
 from picture_server import serving
 
-from engine import EngineError, Image, RequestError
+from engine import Audio, EngineError, Image, RequestError
 from engine.types.media import MediaBudget, budget, decoding, link
+from engine.types.media.source import Encoded
 
 FILES = {
     kind: sound(kind) if kind in SOUNDS else picture(kind) for kind in ("PNG", "JPEG", "WEBP", "FLAC", "OGG", "MP3")
@@ -65,3 +68,9 @@ def test_a_decode_that_takes_too_long_ends_and_the_next_one_works(monkeypatch: p
     assert Image(file).width == 31
     assert link.read_media([], {"image"}, None, None) == []
     assert MediaBudget().left("parts") == 256
+
+
+def test_a_kind_that_a_model_does_not_take_stays_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = Audio.undecoded(Encoded(base64.b64encode(FILES["FLAC"]).decode()))
+    monkeypatch.setattr(decoding, "_decoded", pytest.fail)
+    assert link.read_media([heard], {"image"}, None, None) == [heard]
