@@ -1,5 +1,7 @@
 """Tokens that may not be drawn now: ends before `min_tokens`, and tokens that would complete one of `bad_words`."""
 
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from engine.llama.vocab import LlamaVocab
@@ -21,16 +23,15 @@ class Forbidden:
         ends = {*vocab.end_tokens, *(token for token in params.stop_tokens if token < vocab.size)}
         self._ends = np.array(sorted(ends), dtype=np.int64)
         self._vocab = vocab
-        self._words = [word.encode() for word in params.bad_words]
-        # By the part of a word that is still missing: the tokens that begin with it. Whole words may stand anywhere.
+        words = [word.encode() for word in params.bad_words]
+        self._whole = self._holding(words)
+        # What of a word was written, and what one token might complete it with.
+        self._rests: dict[bytes, set[bytes]] = {}
         self._completing: dict[bytes, list[int]] = {}
-        table = [b"" if vocab.is_special(at) else data for at, data in enumerate(vocab.all_token_bytes())]
-        for word in self._words:
-            for cut in range(1, len(word)):
-                rest = word[cut:]
-                self._completing[rest] = [token for token, data in enumerate(table) if data.startswith(rest)]
-        self._whole = [token for token, data in enumerate(table) if any(word in data for word in self._words)]
-        self._longest = max((len(word) for word in self._words), default=1)
+        for word in words:
+            for cut in range(max(1, len(word) - vocab.longest_text), len(word)):
+                self._rests.setdefault(word[:cut], set()).add(word[cut:])
+        self._longest = max(map(len, words), default=1)
         self._drawn = 0
         self._tail = b""
 
@@ -40,10 +41,11 @@ class Forbidden:
         import numpy as np
 
         found = set(self._whole)
-        for word in self._words:
-            for cut in range(1, len(word)):
-                if self._tail.endswith(word[:cut]):
-                    found.update(self._completing[word[cut:]])
+        for length in range(1, min(len(self._tail), self._longest) + 1):
+            for rest in self._rests.get(self._tail[-length:], ()):
+                if rest not in self._completing:
+                    self._completing[rest] = self._vocab.beginning_with(rest)
+                found.update(self._completing[rest])
         listed = np.array(sorted(found), dtype=np.int64)
         return np.union1d(listed, self._ends) if ends and self._drawn < self._least else listed
 
@@ -52,3 +54,10 @@ class Forbidden:
         self._drawn += 1
         data = b"" if self._vocab.is_special(token) else self._vocab.token_bytes(token)
         self._tail = (self._tail + data)[-self._longest :] if data else b""
+
+    def _holding(self, words: Sequence[bytes]) -> list[int]:
+        """Returns the tokens that hold one of the words as a whole."""
+        if not words:
+            return []
+        search = re.compile(b"|".join(map(re.escape, words)), re.DOTALL).search
+        return [token for data, token in self._vocab.by_text if search(data)]

@@ -15,9 +15,10 @@ a text is refused.
 import ctypes
 import re
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from functools import lru_cache, partial
-from itertools import groupby, pairwise
+from functools import cached_property, lru_cache, partial
+from itertools import groupby, islice, pairwise, takewhile
 
 from engine.llama.lib import brief, library
 from engine.llama.lifetime import Shared
@@ -150,6 +151,23 @@ class LlamaVocab:
                 if known is None and (written := function(self._pointer, token, buffer, length, 0, True)) >= 0:
                     self._bytes[token] = buffer.raw[:written]
         return [self.token_bytes(token) for token in range(self._size)]
+
+    @cached_property
+    def by_text(self) -> list[tuple[bytes, int]]:
+        """The tokens that are text, in the order of their bytes."""
+        return sorted((data, at) for at, data in enumerate(self.all_token_bytes()) if data and not self.is_special(at))
+
+    @cached_property
+    def longest_text(self) -> int:
+        """The bytes of the longest token that is text."""
+        return max((len(data) for data, _ in self.by_text), default=0)
+
+    def beginning_with(self, data: bytes) -> list[int]:
+        """Returns the tokens that are text and begin with these bytes."""
+        start = bisect_left(self.by_text, (data, -1))
+        return [
+            token for _, token in takewhile(lambda each: each[0].startswith(data), islice(self.by_text, start, None))
+        ]
 
     def text(self, token: int) -> str:
         """Returns the text of one token; "" for -1, a token that the vocabulary does not have."""

@@ -8,7 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine import ChatTemplate, Completion, Engine, JsonSchema, Regex
+from engine.runtime.guidance import ending
 from engine.runtime.guidance.json_text import JsonPlace
+from engine.runtime.guidance.matcher import Matcher
 from engine.testing import ByteVocab, ScriptedBackend
 from engine.tools.check import schema_check
 
@@ -133,3 +135,20 @@ def test_a_place_is_the_same_however_the_text_is_cut(text: str) -> None:
         place = place.copy()
         place.feed(text[cut:].encode())
         assert place == whole
+
+
+def test_an_answer_without_an_ending_in_reach_is_not_looked_at_for_every_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects in objects without end: no answer is complete."""
+    node = {"type": "object", "properties": {"x": {"type": "integer"}, "a": {"$ref": "#/$defs/node"}}}
+    node = {**node, "required": ["x", "a"]}
+    looks: list[int] = []
+    ask = ending.ending
+
+    def noted(matcher: Matcher) -> list[int] | None:
+        looks.append(0)
+        return ask(matcher)
+
+    monkeypatch.setattr(ending, "ending", noted)
+    whole = answer('{"x":1,"a":', JsonSchema({"$defs": {"node": node}, "$ref": "#/$defs/node"}), 90)
+    assert (whole.finish_reason, whole.parsed) == ("length", None)
+    assert 0 < len(looks) < 20

@@ -2,14 +2,18 @@
 
 from collections.abc import Sequence
 from itertools import takewhile
+from time import thread_time
 
 from engine.runtime.guidance.matcher import Matcher
+from engine.support.errors import RequestError
 
 _IN_STRING = ('"',)
 _BETWEEN = ("}", "]", ",", ":", '"', "0", "null", "false", "{", "[")
 """What is tried first, in this order: what closes or goes on, then the shortest value of each kind."""
 _CLOSERS = frozenset(b'"]} \n')
 _MOST_TOKENS = 256
+_MOST_SECONDS = 2.0
+"""Of processor time that one turn may spend on looking for endings: the engine's thread serves others, too."""
 _EARLY = 2
 """While required members are missing, the model gets this many times as many tokens for them as the shortest take."""
 _LONG = 48
@@ -27,14 +31,25 @@ class Closer:
     def __init__(self) -> None:
         self.closed = self.closed_early = False
         self._looks: int | None = None
+        self._spent = 0.0
 
     def instead(self, matcher: Matcher, token: int, left: int) -> list[int] | None:
         """Returns the tokens that replace a drawn one; None if it may stay. `left`: tokens that may still be drawn, it
         included."""
-        if matcher.json is None or not matcher.json.is_open or (self._looks is not None and left > self._looks):
+        waits = self._looks is not None and left > self._looks
+        if waits or matcher.json is None or not matcher.json.is_open or self._spent > _MOST_SECONDS:
             return None
+        began = thread_time()
+        try:
+            return self._instead(matcher, token, left)
+        finally:
+            self._spent += thread_time() - began
+
+    def _instead(self, matcher: Matcher, token: int, left: int) -> list[int] | None:
+        assert matcher.json is not None, "only a JSON answer is closed"
         shortest = ending(matcher)
         if shortest is None or len(shortest) > left:
+            self._looks = left // 2
             return None
         self._looks = max(left // 2, (_EARLY + 1) * len(shortest) + 16)
         if left <= _EARLY * len(shortest) and matcher.json.run > _LONG and (head := _closers(matcher, shortest)):
@@ -56,7 +71,13 @@ def _closers(matcher: Matcher, tokens: Sequence[int]) -> list[int]:
 def ending(matcher: Matcher) -> list[int] | None:
     """Returns few tokens that complete a JSON answer: what is open is closed, and required members get the shortest
     values. None if none were found. Changes nothing."""
-    matcher = matcher.copy()
+    try:
+        return _found(matcher.copy())
+    except RequestError:  # too ambiguous on this way, which the model need not go
+        return None
+
+
+def _found(matcher: Matcher) -> list[int] | None:
     assert matcher.json is not None, "only a JSON answer is closed"
     found: list[int] = []
     while matcher.json.is_open or not matcher.accepts:
