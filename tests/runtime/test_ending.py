@@ -152,3 +152,12 @@ def test_an_answer_without_an_ending_in_reach_is_not_looked_at_for_every_token(m
     whole = answer('{"x":1,"a":', JsonSchema({"$defs": {"node": node}, "$ref": "#/$defs/node"}), 90)
     assert (whole.finish_reason, whole.parsed) == ("length", None)
     assert 0 < len(looks) < 20
+
+
+def test_a_way_that_is_too_ambiguous_to_look_along_costs_the_answer_nothing() -> None:
+    nest = {"type": "array", "minItems": 2, "items": {"$ref": "#/$defs/nest"}}
+    members = {"s": {"type": "string"}, "a": {"$ref": "#/$defs/nest"}}
+    schema = {"$defs": {"nest": nest}, "type": "object", "properties": members, "required": ["s", "a"]}
+    text = '{"s":"' + "text " * 20
+    whole = answer(text, JsonSchema(schema), 60)
+    assert (whole.content, whole.finish_reason, whole.parsed) == (text[:60], "length", None)
