@@ -16,6 +16,8 @@ from engine.support.display import Block, Span, ending, figures, page_html, page
 from engine.support.errors import ContextOverflowError, EngineError, RequestError
 from engine.support.guided import Guided
 from engine.support.offloop import off_loop
+from engine.support.tracing import Span as TracedSpan
+from engine.support.tracing import begin as begin_span
 from engine.tools import Toolbox, ToolContext, ToolOutcome, error_text
 from engine.types.answer_formats import Answer_co
 from engine.types.blocks import result_block
@@ -236,6 +238,7 @@ class _Loop:
     ran: dict[int, tuple[float, float]] = field(
         default_factory=dict[int, tuple[float, float]]
     )  # of its calls, by index
+    span: TracedSpan = field(default_factory=TracedSpan)  # of OpenTelemetry
 
     @property
     def step(self) -> int:
@@ -267,6 +270,10 @@ class _Loop:
         message, records = self.messages[self.turn_end - 1], self.records
         self.resumed = self._jobs(message.tool_calls[-len(records) :], message.parts, records)
 
+    def trace(self) -> None:
+        """Begin the run's span, for OpenTelemetry; it ends when the run is left."""
+        self.span = begin_span("invoke_agent", "", {"gen_ai.provider.name": "llama-engine"})
+
     def open(self) -> None:
         """Connect the sources of tools. Raises EngineError if that fails, and RequestError for names that clash and
         names in `stop_on` that are not a tool's."""
@@ -290,7 +297,8 @@ class _Loop:
             return None
         self.toolbox.refresh()
         try:
-            self.turn = generate(tuple(self.messages))
+            with self.span.inside():
+                self.turn = generate(tuple(self.messages))
         except Exception as error:
             if not self.outgrown(error):
                 raise
@@ -434,6 +442,11 @@ class _Loop:
     def returned(self, job: Job) -> None:
         del self.live[id(job)]
 
+    def traced(self, job: Job) -> TracedSpan:
+        about = {"gen_ai.tool.name": job.call.name, "gen_ai.tool.call.id": job.call.id, "gen_ai.tool.type": "function"}
+        with self.span.inside():
+            return begin_span("execute_tool", job.call.name, about)
+
     def save(self) -> Callable[[], Any] | None:
         keep = self.options.save
         if keep is None:
@@ -463,6 +476,7 @@ class _Loop:
     def failed(self) -> None:
         """Record that the run failed."""
         self.stopped = self.stopped or "error"
+        self._end_span()
 
     def leave(self) -> None:
         """End the run, because it is over or no longer read."""
@@ -470,6 +484,11 @@ class _Loop:
             self.cancel()
         if names := [job.call.name for job, _ in tuple(self.live.values())]:
             _log.warning("The run is over, but these tools still run in their threads: %s.", ", ".join(names))
+        self._end_span()
+
+    def _end_span(self) -> None:
+        reason = self.stopped or "cancelled"
+        self.span.end({"gen_ai.response.finish_reasons": [reason]}, "error" if reason == "error" else "")
 
     def snapshot(self) -> Run:
         pairs = zip(self.completions, self.results, strict=True)
@@ -503,6 +522,7 @@ def _refused(reason: str) -> ToolOutcome:
 
 
 def _drive(loop: _Loop, generate: Generate) -> Generator[Event, None, None]:
+    loop.trace()
     loop.open()
     try:
         yield from _results(loop, loop.resumed)
@@ -535,6 +555,7 @@ def _results(loop: _Loop, jobs: Sequence[Job]) -> Generator[Event, None, None]:
 
 
 async def _drive_async(loop: _Loop, generate: Generate) -> AsyncGenerator[Event, None]:
+    loop.trace()
     if not loop.toolbox.is_fixed:
         await off_loop(loop.open, lambda _: loop.toolbox.close())
     try:
