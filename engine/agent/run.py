@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeAlias
 from engine.agent.execution import Job, answers, answers_async, save, save_async
 from engine.agent.limits import RunOptions
 from engine.agent.transcript import CallRecord, RunEnd, Transcript
-from engine.support.display import Block, Span, ending, figures, page_html, page_markdown, short, timeline_html
+from engine.support.display import Block, Span, counted, ending, figures, page_html, page_markdown, short, timeline_html
 from engine.support.errors import ContextOverflowError, EngineError, RequestError
 from engine.support.guided import Guided
 from engine.support.offloop import off_loop
@@ -52,7 +52,7 @@ Generate: TypeAlias = Callable[[Sequence[Message]], Turn]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Step(Guided):
     """One turn of the model, and the results of its calls."""
 
     completion: Completion
@@ -101,7 +101,7 @@ class Run(Guided, Generic[Answer_co]):
         return str(self.completion)
 
     def __repr__(self) -> str:
-        steps = f"{len(self.steps)} {'step' if len(self.steps) == 1 else 'steps'}"
+        steps = counted(len(self.steps), "step")
         return f"Run(stopped={self.stopped!r}, {steps}, content={short(self.completion.content)!r})"
 
     @property
@@ -141,7 +141,7 @@ class Run(Guided, Generic[Answer_co]):
                 waited = usage.time_to_first_token
                 first = now + (usage.prefill_seconds if waited is None else waited)
                 end = first + usage.decode_seconds
-                yield Span(f"turn {number}", f"{usage.completion_tokens:,} tokens", now, first, end)
+                yield Span(f"turn {number}", f"{counted(usage.completion_tokens, 'token')}", now, first, end)
                 now = end
             calls = step.completion.tool_calls
             ran = [(calls[result.index].name, result.ran) for result in step.results if result.ran is not None]
@@ -164,7 +164,7 @@ class RunStream(GeneratedStream[Run[Answer_co]], Generic[Answer_co]):
         self._generate = generate
 
     def __repr__(self) -> str:
-        return f"<RunStream: {self._loop.stopped or 'not over'}, {self._loop.step} steps complete>"
+        return f"<RunStream: {self._loop.stopped or 'not over'}, {counted(self._loop.step, 'step')} complete>"
 
     def _read(self) -> Generator[Event, None, None]:
         return _drive(self._loop, self._generate)
