@@ -14,6 +14,7 @@ from engine.runtime.media.media import ChunkAt
 from engine.runtime.stream.raw import tokens_of
 from engine.runtime.stream.service import Service
 from engine.runtime.stream.stream import Stream
+from engine.support.display import short, table_html
 from engine.support.errors import EngineError, QueueFullError, RequestError
 from engine.support.offloop import is_unwanted
 from engine.turns.options import ScoreOptions
@@ -42,6 +43,10 @@ class Classification:
 
     label: str
     probabilities: dict[str, float]
+
+    def _repr_html_(self) -> str:
+        likeliest = sorted(self.probabilities.items(), key=lambda pair: -pair[1])
+        return table_html((short(label), f"{probability:.1%}") for label, probability in likeliest)
 
 
 class Scorer:

@@ -6,6 +6,7 @@ They are committed with their outputs, so that GitHub shows them: texts, tables 
 
 import gc
 import os
+import re
 import sys
 import tempfile
 import warnings
@@ -116,15 +117,22 @@ def shows_both(shown: Shown) -> None:
 
 
 def shows_first_steps(shown: Shown) -> None:
-    assert 'call: get_weather {"city": "Oslo"}\nended by: tool_calls\n' in text(shown[1])
-    assert "<b>call</b> <code>get_weather</code>" in shown[2][0]["data"]["text/html"]
-    assert 'get_weather {"city": "Cairo"}' in text(shown[3])
-    assert 'tool: {"temperature": 12, "sky": "clear"}' in text(shown[4])
-    assert len(text(shown[5]).splitlines()) == 6
+    cards = [cell[0]["data"]["text/html"] for cell in shown[1:-1]]
+    turn, live, run, fields, rows, labels, sure, talk, counts = cards
+    for card, city in ((turn, "Oslo"), (live, "Cairo"), (run, "Lima")):
+        assert "<b>call</b> <code>get_weather</code>" in card
+        assert city in card
+    assert "temperature is 12, sky is clear" in run
+    assert re.search(r">date</th><td[^>]*>2026-11-17<", fields)
+    assert rows.count("get_weather") == 6
+    assert re.search(r"%<.*%<", labels)
+    assert "<span" in sure
+    assert "I am the tiny built-in model" in talk
+    assert "completion tokens" in counts
 
 
 def shows_pictures(shown: Shown) -> None:
-    image, message, live, run, history = (shown[place][0]["data"] for place in (1, 2, 3, 4, 5))
+    image, message, live, run, history = (shown[place][0]["data"] for place in (0, 1, 3, 4, 5))
     assert image["text/html"].startswith('<img src="data:image/png;base64,')
     before, _, after = message["text/html"].partition('<img src="data:image/png;base64,')
     assert "What is in this picture?" in before
