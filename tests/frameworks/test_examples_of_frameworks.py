@@ -24,13 +24,15 @@ pytestmark = [
 
 class Framework(NamedTuple):
     """A way to use a framework. `needs`: what must be installed. `shows`: whether its user sees the reasoning.
-    `sends`: whether it sends earlier reasoning back, so that the engine's memory has nothing to do."""
+    `sends`: whether it sends earlier reasoning back, so that the engine's memory has nothing to do. `extra`: whether a
+    request of it can have fields that it does not know."""
 
     name: str
     needs: str
     shows: bool
     sends: bool
     options: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    extra: bool = True
     answers: str = "The weather result: 4 °C. The multiply result: 5842"
 
 
@@ -58,6 +60,7 @@ FRAMEWORKS = {
     "litellm": Framework("litellm", "litellm", shows=True, sends=True),
     # Results go out as {"result": ...}, which the built-in model cannot quote.
     "google-adk": Framework("google_adk", "google.adk.models.lite_llm", shows=True, sends=True, answers=""),
+    "mirascope": Framework("mirascope", "mirascope", shows=False, sends=False, extra=False),
     "crewai": Framework("crewai", "crewai", shows=False, sends=False),
 }
 RECORDS = {
@@ -151,7 +154,7 @@ def test_each_of_two_calls_in_one_message_has_its_own_result(framework: Framewor
     assert (second.count("4 °C"), second.count("5842")) == (1, 1)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS.values(), ids=FRAMEWORKS.keys())
+@pytest.mark.parametrize("framework", [each for each in FRAMEWORKS.values() if each.extra], ids=lambda each: each.name)
 def test_reasoning_that_is_not_put_back_where_the_request_says_so(framework: Framework, model: Engine) -> None:
     llm = Watched(model)
     answered(framework, llm, {"restore_reasoning": False})
