@@ -37,7 +37,11 @@ LOGGER.addHandler(logging.NullHandler())
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
 _CONTINUE = 5
 # A full cache is an expected result of llama_decode: the engine makes room and tries again.
-_ORDINARY = b"failed to find a memory slot"
+_ORDINARY = (
+    b"failed to find a memory slot",  # it looks for one in another place
+    b" attribute to USER_DEFINED (16)",  # gpt-oss's markers, in each vocabulary that has them
+    b"special_eog_ids contains both",  # likewise
+)
 
 
 class _Lines:
@@ -54,7 +58,7 @@ class _Lines:
             if self._parts:
                 self._flush()
             self._level = _LEVELS.get(ggml_level, logging.DEBUG)
-            if self._level == logging.WARNING and text and _ORDINARY in text:
+            if self._level == logging.WARNING and text and any(known in text for known in _ORDINARY):
                 self._level = logging.DEBUG
         if not text or (self._level < logging.ERROR and not LOGGER.isEnabledFor(self._level)):
             return

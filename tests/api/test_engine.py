@@ -573,6 +573,7 @@ def test_llama_cpp_is_quiet(
     with caplog.at_level(logging.INFO), Engine.load(builtin_model_path, n_ctx=256, n_threads=1) as other:
         other.chat("Hello!", max_tokens=5)
     assert capfd.readouterr() == ("", "")
+    assert [record for record in caplog.records if record.levelno > logging.INFO] == []
     assert caplog.records
 
 
