@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Any, Literal, TypeAlias
 
 from engine.openai.extra_fields import SERVER_FIELDS, read_off
-from engine.openai.parameters import Effort, Json, read_biases, read_effort, read_response_format
+from engine.openai.parameters import Effort, Json, Tier, read_biases, read_effort, read_response_format, read_tier
 from engine.openai.request import TEMPLATE_FIELD, Field, Reader, Table
 from engine.turns.options import RawOptions, TurnOptions
 
@@ -46,7 +46,14 @@ _UNNEEDED = (
     Field("prompt_cache_options", "ignored", Json, "prefixes are kept while there is room"),
     Field("prompt_cache_retention", "ignored", str, "prefixes are kept while there is room"),
     Field("safety_identifier", "ignored", str, "there is one user"),
-    Field("service_tier", "ignored", str, "use the engine's `priority`", ("auto", "default")),
+    _option(
+        "service_tier",
+        Tier,
+        "flex: after the others; priority: before them",
+        "priority",
+        read_tier,
+        ("auto", "default"),
+    ),
     _USER,
 )
 _MODERATION = Field("moderation", "refused", Json, "there is no moderation model")

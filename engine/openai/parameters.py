@@ -23,6 +23,14 @@ def fields_of(value: object, param: str) -> Json:
     return cast("Json", value)
 
 
+Tier: TypeAlias = Literal["auto", "default", "flex", "priority"]
+
+
+def read_tier(tier: Tier, _: str) -> int | None:
+    """Returns the engine's `priority`: 0 is that of a request that says nothing."""
+    return {"flex": -1, "priority": 1}.get(tier)
+
+
 def read_effort(value: object, param: str) -> bool | str:
     """Returns the engine's `reasoning` for an effort. Raises Problem for any other value."""
     if not isinstance(value, str) or value not in get_args(Effort):

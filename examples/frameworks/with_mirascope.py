@@ -23,7 +23,7 @@ class InProcess(BaseOpenAICompletionsProvider):
         self.async_client = engine.openai.AsyncOpenAI(llm)
 
 
-def answer(llm: Engine, extra_body: dict[str, object] | None = None) -> str:
+def answer(llm: Engine, _extra_body: dict[str, object] | None = None) -> str:
     mirascope.register_provider(InProcess(llm))
     tools = [mirascope.tool(task.get_weather), mirascope.tool(task.multiply)]
 

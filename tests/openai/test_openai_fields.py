@@ -209,6 +209,8 @@ def test_what_the_engine_is_asked_for() -> None:
         "priority": 2,
     }
     assert ask(reasoning_effort="none")["reasoning"] is False
+    for tier, priority in (("auto", None), ("default", None), ("flex", -1), ("priority", 1)):
+        assert ask(service_tier=tier).get("priority") == priority
     assert ask(logprobs=True)["logprobs"] == 0
     assert ask(tools=[PING], parallel_tool_calls=False)["parallel_tool_calls"] is False
     named = {"type": "function", "function": {"name": "ping"}}
