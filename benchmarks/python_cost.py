@@ -1,8 +1,9 @@
 """What the engine's Python costs for each token: `python benchmarks/python_cost.py [--tokens 300] [--profile 10]`.
 
-With many streams on a GPU a step takes about 15 ms, and what Python does in it is added to that. Two backends: `null`,
-whose decode and draw do next to nothing, and the built-in model on one thread, less the time in `llama_decode`. For 1,
-16 and 64 streams: microseconds of processor time a token, of the engine's thread, and of the whole process with one
+With many streams on a GPU a step takes about 15 ms, and what Python does in it is added to that. Three backends:
+`null`, whose decode and draw do next to nothing; `cold`, whose decode reads 96 MiB, as that of a model does, so that
+the processor's caches hold nothing of the engine afterwards; and the built-in model on one thread. Decodes do not
+count. For 1, 16 and 64 streams: microseconds of processor time a token, of the engine's thread, and of the whole process with one
 event loop that reads all streams. `--profile N` prints the N functions in which the engine's thread spends most.
 """
 
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any, Self
 from unittest.mock import patch
 
+import numpy as np
+
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
 
 from measuring import words  # noqa: E402
@@ -36,6 +39,7 @@ from engine.testing.scripted import ScriptedBackend  # noqa: E402
 
 TEXT = b"The weather in Paris is fine, and it will stay so until the evening; then some rain may fall. "
 STREAMS = (1, 16, 64)
+WEIGHTS = np.ones(96 * 2**18, np.float32)
 
 
 class NullSampler:
@@ -83,6 +87,21 @@ class NullBackend(ScriptedBackend):
         return TEXT[drawn % len(TEXT)]
 
 
+class ColdBackend(NullBackend):
+    """Reads as much memory in each decode as a model of 96 MiB has weights."""
+
+    def decode(self, rows: Sequence[Row]) -> None:
+        super().decode(rows)
+        self._compute()
+
+    def _compute(self) -> None:
+        WEIGHTS.sum()
+
+
+def cold(streams: int) -> Engine:
+    return Engine(ColdBackend(streams), ChatTemplate(None, family="qwen3"))
+
+
 def null(streams: int) -> Engine:
     return Engine(NullBackend(streams), ChatTemplate(None, family="qwen3"))
 
@@ -108,7 +127,6 @@ class Watch:
 
     def __enter__(self) -> Self:
         run: Any = Runner._run  # pyright: ignore[reportPrivateUsage]
-        compute: Any = LlamaBackend._compute  # pyright: ignore[reportPrivateUsage]
 
         def watched_run(runner: Runner) -> None:
             self.thread = own_clock()
@@ -117,13 +135,18 @@ class Watch:
             else:
                 self.profile.runcall(run, runner)
 
-        def watched_compute(*arguments: Any) -> None:
-            began = time.thread_time()
-            compute(*arguments)
-            self.decodes += time.thread_time() - began
+        def watched(compute: Callable[..., None]) -> Callable[..., None]:
+            def timed(*arguments: Any) -> None:
+                began = time.thread_time()
+                compute(*arguments)
+                self.decodes += time.thread_time() - began
+
+            return timed
 
         self._patches.enter_context(patch.object(Runner, "_run", watched_run))
-        self._patches.enter_context(patch.object(LlamaBackend, "_compute", watched_compute))
+        for backend in (LlamaBackend, ColdBackend):
+            compute: Any = backend._compute  # pyright: ignore[reportPrivateUsage]
+            self._patches.enter_context(patch.object(backend, "_compute", watched(compute)))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -178,9 +201,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--profile", type=int, default=0)
-    parser.add_argument("--only", choices=["null", "builtin"])
+    parser.add_argument("--only", choices=["null", "cold", "builtin"])
     given = parser.parse_args()
-    for name, make in (("null", null), ("builtin", builtin)):
+    for name, make in (("null", null), ("cold", cold), ("builtin", builtin)):
         if given.only in (None, name):
             for streams in STREAMS:
                 thread, process = measured(make, streams, given.tokens, given.rounds)
