@@ -50,6 +50,7 @@ LATE = (
     "openai",
     "llm",
     "asyncio",
+    "opentelemetry",
 )
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}
 
