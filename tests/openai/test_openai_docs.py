@@ -1,4 +1,4 @@
-"""docs/guides/openai-client.md: its tables are the tables of `engine.openai.fields`, and its code runs.
+"""docs/reference/openai-fields.md has the tables of `engine.openai.fields`; docs/guides/openai-client.md runs.
 
 Run as a script (`python tests/openai/test_openai_docs.py`) this file writes the present tables into the page.
 """
@@ -14,7 +14,8 @@ from engine.openai.fields import CHAT_FIELDS, COMPLETIONS_FIELDS, EMBEDDINGS_FIE
 from engine.openai.request import Field
 from engine.support import _data
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "openai-client.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = DOCS / "reference" / "openai-fields.md"
 TABLES: dict[str, Mapping[str, Field]] = {
     "chat": CHAT_FIELDS,
     "completions": COMPLETIONS_FIELDS,
@@ -34,7 +35,7 @@ def table(fields: Mapping[str, Field]) -> str:
 def refreshed(text: str) -> str:
     for name, fields in TABLES.items():
         block = re.compile(rf"(<!-- fields: {name} -->\n).*?(?=\n## |\Z)", re.DOTALL)
-        assert block.search(text), f"docs/guides/openai-client.md has no place for the table of {name}"
+        assert block.search(text), f"docs/reference/openai-fields.md has no place for the table of {name}"
         text = block.sub(lambda found, fields=fields: found[1] + "\n" + table(fields), text)
     return text
 
@@ -42,7 +43,7 @@ def refreshed(text: str) -> str:
 def test_the_tables_are_those_that_hold() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert text == refreshed(text), (
-        "docs/guides/openai-client.md is out of date: python tests/openai/test_openai_docs.py"
+        "docs/reference/openai-fields.md is out of date: python tests/openai/test_openai_docs.py"
     )
 
 
@@ -54,7 +55,8 @@ def test_the_code_runs(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(_data, "builtin_model", lambda: builtin_model_path)
     names: dict[str, Any] = {}
-    for code in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+    page = (DOCS / "guides" / "openai-client.md").read_text(encoding="utf-8")
+    for code in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         exec(code, names)
     names["llm"].close()
     assert capsys.readouterr().out.strip()
