@@ -1,8 +1,9 @@
 """Makes the pictures of the pages: `python benchmarks/pictures.py terminal` and `notebook`.
 
 `terminal` records `llama-engine demo` in a pseudo-terminal and writes docs/pictures/terminal.svg, which plays what came
-when, slowed down; where nothing moves, it shows the end. `notebook` renders with Chromium, which must be installed,
-what a cell shows of a run, in light and in dark, and writes docs/pictures/notebook.png.
+when, slowed down; what is to come is dim, so that no frame is empty, and where nothing moves, it shows the
+end. `notebook` renders with Chromium, which must be installed, what a cell shows of a run, in light and in dark, and
+writes docs/pictures/notebook.png.
 """
 
 import re
@@ -102,7 +103,7 @@ def terminal_picture() -> str:
 text {{ font: 14px ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace; fill: #e6edf3 }}
 text {{ white-space: pre }}
 @media (prefers-reduced-motion: no-preference) {{
-text {{ opacity: 0; animation: come 1ms forwards }}
+text {{ opacity: 0.4; animation: come 1ms forwards }}
 @keyframes come {{ to {{ opacity: 1 }} }}
 }}
 </style>

@@ -13,19 +13,19 @@ ROOT = Path(__file__).resolve().parents[2]
 MOVED = {
     "ARCHITECTURE": "about/architecture",
     "FAMILIES": "reference/families",
-    "GUIDE": "start/tour",
+    "GUIDE": "start/first-chat",
     "PERFORMANCE": "about/performance",
     "STRUCTURED": "guides/structured-output",
     "adapters": "guides/adapters",
     "agents": "guides/agents-and-mcp",
     "batches": "guides/batches",
     "chat": "start/first-chat",
-    "check": "guides/check-a-server",
+    "check": "guides/other-servers",
     "cli": "guides/command-line",
     "comparison": "about/compared",
     "conversations": "guides/many-conversations",
     "embeddings": "guides/embeddings",
-    "faster": "guides/faster",
+    "faster": "about/performance",
     "frameworks": "guides/frameworks",
     "glossary": "reference/glossary",
     "images": "guides/images-and-sound",
@@ -38,7 +38,7 @@ MOVED = {
     "recipes": "guides/recipes",
     "servers": "guides/other-servers",
     "several-models": "guides/several-models",
-    "strengths": "about/strengths",
+    "strengths": "about/compared",
     "supply-chain": "about/supply-chain",
     "testing": "guides/testing",
     "tools": "guides/tools",
@@ -47,6 +47,17 @@ MOVED = {
 }
 """Where the page is that had this address. Those of the reference went to a folder: NOW_API."""
 NOW_API = ("agents", "batch", "engine", "errors", "events", "openai", "records", "servers", "testing")
+FIRST_FOUND = {
+    "start/": 8,
+    "guides/": 8,
+    "reference/glossary": 4,
+    "reference/families": 0.02,
+    "reference/options": 0.02,
+    "reference/api/": 0.01,
+    "changes": 0.001,
+}
+"""By how much a page's hits count in the search: what tells how to do something comes before what lists everything.
+A hit in a title counts a thousand times as much as one in a text, hence so little for lists of names."""
 REDIRECT = """<!doctype html>
 <meta charset="utf-8">
 <title>Moved</title>
@@ -58,9 +69,10 @@ REDIRECT = """<!doctype html>
 
 
 def on_config(config: Any, **_: Any) -> Any:
-    """Put the version behind the site's name."""
+    """Put the version behind the site's name, and a link to the source into the header once there is an address."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     config.site_name = f"{config.site_name} {project['version']}"
+    config.repo_url = project.get("urls", {}).get("Source")
     return config
 
 
@@ -69,6 +81,14 @@ def on_files(files: Any, config: Any, **_: Any) -> Any:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
     files.append(File.generated(config, "changes.md", content=text))
     return files
+
+
+def on_page_markdown(_markdown: str, page: Any, **_: Any) -> None:
+    """Settings of single pages, which GitHub would show as a table if they stood in them."""
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation", "toc"]
+    boost = next((by for begin, by in FIRST_FOUND.items() if page.file.src_uri.startswith(begin)), 1)
+    page.meta["search"] = {"boost": boost}
 
 
 def on_page_content(html: str, **_: Any) -> str:

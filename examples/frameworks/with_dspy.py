@@ -27,9 +27,11 @@ class Local:
         messages = [{"role": message.role, "content": message.text} for message in request.messages]
         if request.system:
             messages.insert(0, {"role": "system", "content": request.system})
-        found = self._llm.chat(messages, response_format=request.config.response_format, **self._options)
+        form = request.config.response_format
+        found = self._llm.chat(messages, response_format=form, **self._options)
         usage = lm15.Usage(found.usage.prompt_tokens, found.usage.completion_tokens)
-        return lm15.Response(None, request.model, lm15.Message.assistant(found.content), found.finish_reason, usage)
+        message = lm15.Message.assistant(found.content)
+        return lm15.Response(None, request.model, message, found.finish_reason, usage)
 
 
 class Report(dspy.Signature):

@@ -27,7 +27,13 @@ class Report(BaseModel):
 def answer(llm: Engine) -> str:
     question = f'Write the report with weather "{task.get_weather("Oslo")}" and product {task.multiply(127, 46)}.'
     with openai.DefaultHttpxClient(transport=engine.openai.transport(llm)) as http:
-        model = OpenAI("local", api_key="in-process", base_url="http://in-process/v1", http_client=http, max_retries=0)
+        model = OpenAI(
+            "local",
+            api_key="in-process",
+            base_url="http://in-process/v1",
+            http_client=http,
+            max_retries=0,
+        )
         with user():
             model += question
         with assistant():

@@ -1,4 +1,4 @@
-"""docs/guides/openai-client.md: its tables are the tables of `engine.openai.fields`, and its code runs.
+"""docs/reference/openai-fields.md has the tables of `engine.openai.fields`; docs/guides/openai-client.md runs.
 
 Run as a script (`python tests/openai/test_openai_docs.py`) this file writes the present tables into the page.
 """
@@ -14,7 +14,8 @@ from engine.openai.fields import CHAT_FIELDS, COMPLETIONS_FIELDS, EMBEDDINGS_FIE
 from engine.openai.request import Field
 from engine.support import _data
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "openai-client.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = DOCS / "reference" / "openai-fields.md"
 TABLES: dict[str, Mapping[str, Field]] = {
     "chat": CHAT_FIELDS,
     "completions": COMPLETIONS_FIELDS,
@@ -23,26 +24,59 @@ TABLES: dict[str, Mapping[str, Field]] = {
 }
 
 
-def table(fields: Mapping[str, Field]) -> str:
-    own = [row.name for row in fields.values() if row.note == "the engine's option"]
-    rows = [f"| `{row.name}` | {row.rule} | {row.note} |" for row in fields.values() if row.name not in own]
+SHORT = {"chat": "Chat", "completions": "Completions", "responses": "Responses"}
+HEAD = "| field | | what it does, or why it does nothing |\n|---|---|---|\n"
+
+
+def written(row: Field) -> str:
+    return f"| `{row.name}` | {row.rule} | {row.note} |"
+
+
+def shared() -> dict[str, list[str]]:
+    """The rows that stand alike in several of the tables of SHORT, each with those tables' names."""
+    found: dict[str, list[str]] = {}
+    for name in SHORT:
+        for row in TABLES[name].values():
+            if row.note != "the engine's option":
+                found.setdefault(written(row), []).append(name)
+    return {row: names for row, names in found.items() if len(names) > 1}
+
+
+def table(name: str) -> str:
+    fields = TABLES[name].values()
+    own = [row.name for row in fields if row.note == "the engine's option"]
+    elsewhere = shared() if name in SHORT else {}
+    rows = [written(row) for row in fields if row.name not in own and written(row) not in elsewhere]
     rest = ", ".join(f"`{name}`" for name in own)
-    head = "| field | | what it does, or why it does nothing |\n|---|---|---|\n"
-    return head + "\n".join(rows) + f"\n\nThe engine's options that go under their own names: {rest}.\n"
+    return HEAD + "\n".join(rows) + f"\n\nThe engine's options that go under their own names: {rest}.\n"
+
+
+def table_of_shared() -> str:
+    rows = [
+        f"{row} {'all' if len(names) == len(SHORT) else ', '.join(SHORT[name] for name in names)} |"
+        for row, names in shared().items()
+    ]
+    return HEAD.replace(" |\n", " | in |\n", 1).replace("---|\n", "---|---|\n") + "\n".join(rows) + "\n"
 
 
 def refreshed(text: str) -> str:
-    for name, fields in TABLES.items():
+    for name, rows in {**{name: table(name) for name in TABLES}, "shared": table_of_shared()}.items():
         block = re.compile(rf"(<!-- fields: {name} -->\n).*?(?=\n## |\Z)", re.DOTALL)
-        assert block.search(text), f"docs/guides/openai-client.md has no place for the table of {name}"
-        text = block.sub(lambda found, fields=fields: found[1] + "\n" + table(fields), text)
+        assert block.search(text), f"docs/reference/openai-fields.md has no place for the table of {name}"
+        text = block.sub(lambda found, rows=rows: found[1] + "\n" + rows, text)
     return text
+
+
+def test_every_field_is_on_the_page() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for fields in TABLES.values():
+        assert [name for name in fields if f"`{name}`" not in page] == []
 
 
 def test_the_tables_are_those_that_hold() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert text == refreshed(text), (
-        "docs/guides/openai-client.md is out of date: python tests/openai/test_openai_docs.py"
+        "docs/reference/openai-fields.md is out of date: python tests/openai/test_openai_docs.py"
     )
 
 
@@ -54,7 +88,8 @@ def test_the_code_runs(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(_data, "builtin_model", lambda: builtin_model_path)
     names: dict[str, Any] = {}
-    for code in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+    page = (DOCS / "guides" / "openai-client.md").read_text(encoding="utf-8")
+    for code in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         exec(code, names)
     names["llm"].close()
     assert capsys.readouterr().out.strip()

@@ -142,7 +142,7 @@ def test_an_old_address_leads_to_the_page(site: Path) -> None:
 def test_the_first_page_needs_two_commands() -> None:
     """From the first page to an own GGUF that answers: install, ask. The second is run by test_readme.py."""
     page = (DOCS / "index.md").read_text(encoding="utf-8")
-    section = page.partition("in two commands")[2].partition("\n## ")[0]
+    section = page.partition("\n## What do you want")[0]
     commands = [
         line.removeprefix("$ ")
         for language, text in re.findall(r"^```(sh|console)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
@@ -152,6 +152,23 @@ def test_the_first_page_needs_two_commands() -> None:
     assert commands[0] == "pip install ."
     assert commands[1].startswith("llama-engine run model.gguf ")
     assert len(commands) == 2
+
+
+def test_what_tells_how_is_found_before_what_lists(site: Path) -> None:
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    counts = {entry["location"].partition("#")[0]: entry.get("boost", 1) for entry in index["docs"]}
+
+    def of(begin: str) -> list[float]:
+        return [by for page, by in counts.items() if page.startswith(begin)]
+
+    assert min(of("guides/") + of("start/")) > max(of("about/")) > max(of("reference/api/") + of("changes"))
+
+
+def test_no_frame_of_the_recording_is_empty() -> None:
+    """What is to come shows dimly from the first frame on."""
+    picture = (DOCS / "pictures" / "terminal.svg").read_text(encoding="utf-8")
+    assert "animation-delay" in picture
+    assert [float(by) for by in re.findall(r"opacity: ([\d.]+)", picture) if float(by) < 0.3] == []
 
 
 def texts(tree: ast.AST) -> Iterator[str]:
@@ -197,6 +214,14 @@ def test_the_reference_shows_every_method_of_an_engine(pages: dict[Path, Page], 
         ("mcp", "guides/agents-and-mcp.html"),
         ("data frames", "guides/batches.html"),
         ("fastapi", "guides/web-servers.html"),
+        ("docker", "guides/web-servers.html"),
+        ("system prompt", "start/first-chat.html"),
+        ("history", "start/first-chat.html"),
+        ("quantization", "start/which-model.html"),
+        ("log prompts", "guides/recipes.html"),
+        ("opentelemetry", "guides/recipes.html"),
+        ("transformers", "guides/migrate.html"),
+        ("vllm", "guides/migrate.html"),
     ],
 )
 def test_the_search_finds_what_people_look_for(words: str, page: str, site: Path) -> None:

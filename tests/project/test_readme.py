@@ -44,7 +44,7 @@ PAGES = (README, *sorted((ROOT / "docs").rglob("*.md")))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 FILES = ("model.gguf", "mmproj.gguf")
 LANGUAGES = {"console", "jinja", "json", "py", "python", "sh", "text", "toml"}
-MOST_WORDS, MOST_LINES = 700, 130
+MOST_WORDS, MOST_LINES, MOST_COLUMNS = 700, 130, 104
 _BLOCK = re.compile(r"^```(\w*)(?: title=\"(.+?)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MASKS = (
     (re.compile(r"\bcall_[A-Za-z0-9]+"), "call_#"),
@@ -256,6 +256,13 @@ def test_commands_that_are_not_run_are_understood(page: Path) -> None:
             _ = parser().parse_args(shlex.split(command, comments=True))  # exits where it is wrong
         for named in re.findall(r"(?:llama-engine|\.)\[([\w,]+)\]", block.text):
             assert set(named.split(",")) <= set(extras), f"{page.name} names an extra that does not exist: {named}"
+
+
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_code_is_not_cut_on_the_site(page: Path) -> None:
+    """A screen of 1280 pixels shows 104 columns beside both lists; what is printed is wrapped."""
+    code = [block for block in blocks(page.read_text(encoding="utf-8")) if block.language in ("python", "py")]
+    assert [line for block in code for line in block.text.splitlines() if len(line) > MOST_COLUMNS] == []
 
 
 def test_the_readme_is_short() -> None:
