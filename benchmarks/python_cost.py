@@ -4,7 +4,7 @@ With many streams on a GPU a step takes about 15 ms, and what Python does in it 
 `null`, whose decode and draw do next to nothing; `cold`, whose decode reads 96 MiB, as that of a model does, so that
 the processor's caches hold nothing of the engine afterwards; and the built-in model on one thread. Decodes do not
 count. For 1, 16 and 64 streams: microseconds of processor time a token, of the engine's thread, and of the whole
-process with one event loop that reads all streams. `--profile N` prints the N functions in which the engine's thread spends most.
+process with one event loop that reads all streams. `--profile N` prints the N functions in which most time is spent.
 """
 
 import argparse
