@@ -27,7 +27,7 @@ from engine.llama.vocab import LlamaVocab
 from engine.runtime.adapters.adapters import DropAdapter, LoadAdapter
 from engine.runtime.loop.backend import ContextInfo
 from engine.runtime.loop.config import ContextOptions, LoopOptions, ModelOptions
-from engine.runtime.loop.request import Cancel, EndReasoning, Reply, TurnRequest, Unpin
+from engine.runtime.loop.request import Cancel, EndReasoning, Reply, Request, Unpin
 from engine.runtime.media.media import MOST_ROWS, MediaChunk, PromptPart
 from engine.runtime.stream.embed_queue import Embed
 from engine.support import threads
@@ -170,7 +170,7 @@ class IsolatedRunner:
             link.close()
             raise
 
-    def submit(self, request: TurnRequest) -> None:
+    def submit(self, request: Request) -> None:
         """Accept a request. Raises EngineError after `close`, or when the engine is broken; RequestError if the request
         cannot be pickled."""
         checked = getattr(request.parser, "checked", None)
@@ -420,7 +420,7 @@ def _to_load_again(error: ChildGoneError) -> EngineError:
     return EngineError(f"{str(error).removesuffix('.')}; {AGAIN}.")
 
 
-def _pickled(request: TurnRequest) -> bytes:
+def _pickled(request: Request) -> bytes:
     try:
         return pickle.dumps(request, pickle.HIGHEST_PROTOCOL)
     except Exception as error:

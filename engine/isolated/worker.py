@@ -29,7 +29,7 @@ from engine.isolated.protocol import (
     refusal,
 )
 from engine.runtime.adapters.adapters import DropAdapter, LoadAdapter
-from engine.runtime.loop.request import Cancel, EndReasoning, Reply, TurnRequest, Unpin
+from engine.runtime.loop.request import Cancel, EndReasoning, Reply, Request, Unpin
 from engine.runtime.media.media import ChunkAt, MediaChunk, Projector, PromptPart
 from engine.runtime.stream.embed_queue import Embed
 from engine.support import threads
@@ -146,7 +146,7 @@ class _Chunks:
     def drop(self, id_: int) -> None:
         self._sources.pop(id_, None)
 
-    def filled(self, request: TurnRequest) -> TurnRequest:
+    def filled(self, request: Request) -> Request:
         """Returns a request of the parent's with the sources of its units. Raises EngineError for media that could not
         be read again after the death of another child."""
         media: list[ChunkAt] = []

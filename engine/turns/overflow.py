@@ -10,6 +10,7 @@ from engine.formats.template.chat_template import ChatTemplate
 from engine.support.errors import RequestError
 from engine.tools import ToolLike
 from engine.turns.reasoning_memory import Restored
+from engine.types.completion import Usage
 from engine.types.messages import DocumentLike, Message
 from engine.types.prompt import Prompt
 from engine.types.sampling import Overflow, Reasoning
@@ -136,15 +137,6 @@ class PromptOptions:
     until: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """A prompt, and what was done to make it fit: see `TurnRequest`."""
-
-    prompt: Prompt
-    dropped: int = 0
-    shortened: int = 0
-
-
 class Prompts:
     """Makes the prompts of one engine. `tokens` returns a prompt's tokens, `n_ctx` is the most that fit."""
 
@@ -182,14 +174,15 @@ class Prompts:
         )
         return first, _shared(self._tokens(first), self._tokens(second))
 
-    def fitted(self, restored: Restored, known: Sequence[Tool], options: PromptOptions) -> Fitted:
-        """Returns the prompt, fitted by the overflow policy. Raises RequestError for an unknown policy."""
+    def fitted(self, restored: Restored, known: Sequence[Tool], options: PromptOptions) -> tuple[Prompt, Usage]:
+        """Returns the prompt, fitted by the overflow policy, and a usage that tells what that left out. Raises
+        RequestError for an unknown policy."""
         policy = options.overflow
         if policy not in get_args(Overflow):
             raise RequestError(f"overflow={policy!r} is unknown; choose one of {', '.join(get_args(Overflow))}.")
         messages = restored.messages
         if policy == "error":
-            return Fitted(self.rendered(restored, known, options))
+            return self.rendered(restored, known, options), Usage()
 
         quarter = max(self._n_ctx // 4, 1)
         limit = self._n_ctx - min(options.max_tokens or quarter, self._n_ctx // 2)
@@ -207,11 +200,9 @@ class Prompts:
 
         numbers = kept(sent, lambda some: len(self._tokens(prompt(some))), limit, max(limit // 2, 1))
         found = tuple(number for number in restored.numbers if number in numbers)
-        return Fitted(
-            replace(prompt(numbers), restored=found),
-            dropped=len(messages) - len(numbers),
-            shortened=sum(sent[number] is not messages[number] for number in numbers),
-        )
+        dropped = len(messages) - len(numbers)
+        cut = sum(sent[number] is not messages[number] for number in numbers)
+        return replace(prompt(numbers), restored=found), Usage(dropped_messages=dropped, shortened_results=cut)
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:

@@ -24,11 +24,12 @@ from engine.support.errors import MissingTemplateError, RequestError
 from engine.tools import ToolLike, as_tools
 from engine.turns.explain_input import ExplainInput
 from engine.turns.options import RawOptions, TurnOptions, checked, parser_choice, prompt_options, sampling_params, until
-from engine.turns.overflow import Fitted, PromptOptions, Prompts
+from engine.turns.overflow import PromptOptions, Prompts
 from engine.turns.raw import infill_prompt, raw_format, raw_parser, raw_prompt
 from engine.turns.reasoning_memory import ReasoningMemory, Restored
 from engine.turns.sampling_defaults import SamplingDefaults, sampling_defaults
 from engine.turns.turn_span import traced
+from engine.types.completion import Usage
 from engine.types.conversation import conversation_of, with_answer
 from engine.types.events import Event, fold
 from engine.types.media import Image, MediaUrls, read_media
@@ -114,11 +115,12 @@ class Turns:
         with finished_by(given.until):
             demand = _demand(as_tools(tools), given.tool_choice, sampling, options)
             restored = self._restored(messages, options)
-            fitted = self._prompts.fitted(restored, demand.tools, self._with_schema(given, demand))
+            prompt, usage = self._prompts.fitted(restored, demand.tools, self._with_schema(given, demand))
             # Remembered with the conversation as the caller has it, before fitting: the caller will send that again.
             return [
                 self._submit(
-                    fitted,
+                    prompt,
+                    usage,
                     restored.messages,
                     demand,
                     sampling.of_choice(number),
@@ -131,7 +133,8 @@ class Turns:
 
     def _submit(
         self,
-        fitted: Fitted,
+        prompt: Prompt,
+        usage: Usage,
         conversation: Sequence[Message],
         demand: Demand,
         sampling: SamplingParams,
@@ -140,7 +143,7 @@ class Turns:
         offline: bool,
         claims: bool,
     ) -> Stream:
-        prompt, memory = fitted.prompt, self.memory
+        memory = self.memory
 
         def remember(events: Sequence[Event]) -> None:
             *before, turn = with_answer(conversation, fold(events))
@@ -168,9 +171,7 @@ class Turns:
                 offline=offline,
                 reasoning_budget=options.get("reasoning_budget"),
                 reasoning_close=self._close(),
-                dropped=fitted.dropped,
-                shortened=fitted.shortened,
-                sampled=self.sampling.used(sampling, options),
+                usage=usage.model_copy(update={"sampling": self.sampling.used(sampling, options)}),
                 progress=options.get("progress"),
                 ended=remember,
                 claims=claims,
@@ -241,7 +242,7 @@ class Turns:
                     raw,
                     raw_parser,
                     sampling,
-                    sampled=self.sampling.used(sampling, options),
+                    usage=Usage(sampling=self.sampling.used(sampling, options)),
                     priority=options.get("priority", 0),
                     deadline=options.get("deadline"),
                     offline=offline,
@@ -271,7 +272,7 @@ class Turns:
         sampling, given = self.check(options)
         demand = _demand(as_tools(tools), given.tool_choice, sampling, options)
         restored = self._restored(messages, options)
-        return self._prompts.fitted(restored, demand.tools, self._with_schema(given, demand)).prompt
+        return self._prompts.fitted(restored, demand.tools, self._with_schema(given, demand))[0]
 
     def _with_schema(self, options: PromptOptions, demand: Demand) -> PromptOptions:
         """Returns the options with the schema of the answer, for a template that shows it."""

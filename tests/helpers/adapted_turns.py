@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from engine import Completion, Engine, Message
 from engine.runtime.adapters.adapters import Adapters
 from engine.runtime.cache.slots import common_prefix
-from engine.runtime.loop.request import TurnRequest
+from engine.runtime.loop.request import Request
 
 Set = Mapping[str, float]
 """The adapters of a conversation by name, with their scales."""
@@ -83,7 +83,7 @@ class Turn:
 
     name: str
     messages: tuple[Message, ...]
-    request: TurnRequest
+    request: Request
     answer: Completion
 
     @property
@@ -96,9 +96,9 @@ def converse(llm: Engine, sets: Mapping[str, Set], turns: int, at_once: int = 4)
     """Hold two conversations with each set, `at_once` of them at a time, in random order; all ask the same."""
     rng, made = random.Random(4), list[Turn]()
     runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
-    submit, requests = runner.submit, list[TurnRequest]()
+    submit, requests = runner.submit, list[Request]()
 
-    def recorded(request: TurnRequest) -> None:
+    def recorded(request: Request) -> None:
         requests.append(request)
         submit(request)
 

@@ -5,15 +5,15 @@ right answer, the books of the cache agree with the backend, and the same work g
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from doubles import Bench, plain, prompt
+from doubles import Bench, plain
 from failing_calls import MEMORY, Breaker, Failure, decode_error, is_named, raising
 
 from engine.runtime.cache.state_store import StateStore
-from engine.runtime.loop.request import TurnRequest
+from engine.runtime.loop.request import Request
 from engine.runtime.stream.embed_queue import Embed
 from engine.types.sampling import SamplingParams
 
@@ -45,8 +45,7 @@ class Work:
     def submit(self, name: str, text: str, **fields: Any) -> int:
         id_ = self._id(name)
         tokens = tuple(self.bench.backend.vocab.tokenize(text, special=True))
-        turn = TurnRequest(prompt(""), plain)
-        self.bench.loop.submit(replace(turn, id=id_, tokens=tokens, **fields))
+        self.bench.loop.submit(Request(id_, tokens, plain, **fields))
         return id_
 
     def run(self) -> dict[str, Outcome]:

@@ -54,12 +54,15 @@ WISHES: dict[str, dict[str, Any]] = {
 }
 
 
+MOST = 36
+
+
 @pytest.fixture(scope="module")
 def expected(bare: Engine) -> dict[str, list[Completion]]:
     """What is answered without guesses, one question at a time."""
     answers: dict[str, list[Completion]] = {}
     for name, wish in WISHES.items():
-        options: dict[str, Any] = {"max_tokens": 60, **wish}
+        options: dict[str, Any] = {"max_tokens": MOST, **wish}
         answers[name] = [bare.chat(text, **options) for text in ASKED]
     return answers
 
@@ -72,7 +75,7 @@ def test_answers_are_the_same_whoever_guesses(
     draft = "ngram" if kind == "ngram" else bare if kind == "engine" else six
     with Engine.load(n_ctx=1024, n_sequences=4, draft=draft, isolated=kind == "child") as llm:
         for name, wish in WISHES.items():
-            options: dict[str, Any] = {"max_tokens": 60, **wish}
+            options: dict[str, Any] = {"max_tokens": MOST, **wish}
             streams = [llm.stream(text, **options) for text in ASKED]  # together, and more than there are sequences
             for plain, stream in zip(expected[name], streams, strict=True):
                 drafted: Completion = stream.result()

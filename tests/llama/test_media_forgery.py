@@ -13,7 +13,7 @@ from media_forging import SeeingProbe, seeing
 from projector_files import KINDS
 
 pytestmark = pytest.mark.skipif(not SOURCES, reason="set LLAMA_CPP_MODELS to llama.cpp's models folder")
-TEMPLATES = 3
+TEMPLATES = 1
 TOKEN = "<|vision_start|>"
 
 

@@ -62,7 +62,7 @@ SCHEMAS = st.recursive(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(objects(SCHEMAS), st.text('{}[]",:ab 1-.e\\n', min_size=1, max_size=12), st.integers(200, 400))
 def test_every_answer_is_complete_whatever_a_model_repeats(schema: Any, wishes: str, most: int) -> None:
     whole = answer(wishes, JsonSchema(schema), most)

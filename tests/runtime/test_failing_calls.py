@@ -7,11 +7,11 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from doubles import plain, prompt
+from doubles import plain
 from failing_calls import Breaker
 from failing_loop import KINDS, Work, failing, told
 
-from engine.runtime.loop.request import Reply, TurnRequest
+from engine.runtime.loop.request import Reply, Request
 from engine.runtime.loop.runner import Runner
 from engine.support.errors import EngineError
 from engine.testing.scripted import ScriptedBackend
@@ -47,7 +47,7 @@ def test_a_delivery_fails(number: int, of_last: bool) -> None:
     accepted = 0
     with suppress(EngineError):  # it may be broken already
         for id_ in (1, 2, 3):
-            runner.submit(TurnRequest(prompt(""), plain, id=id_, tokens=(65, id_)))
+            runner.submit(Request(id_, (65, id_), plain))
             accepted += 1
     assert runner._ended.wait(20)
     runner.close()

@@ -1,10 +1,10 @@
 """Who waits for whom in the loop, and who does not."""
 
 import pytest
-from doubles import Bench, echo, plain, prompt
+from doubles import Bench, echo, plain
 
 from engine.runtime.loop.backend import Row
-from engine.runtime.loop.request import TurnRequest
+from engine.runtime.loop.request import Request
 from engine.support.errors import DecodeError
 
 
@@ -45,9 +45,7 @@ def test_a_pin_holds_its_own_tokens_and_no_guesses(draft_max: int) -> None:
     bench.submit(text)
     bench.run()
     tokens = tuple(text.encode())
-    bench.loop.submit(
-        TurnRequest(prompt(""), plain, id=7, tokens=tokens, pin=True)
-    )  # one token of it is left to evaluate
+    bench.loop.submit(Request(7, tokens, plain, pin=True))  # one token of it is left to evaluate
     bench.run()
     assert tokens in {tuple(bench.loop.cache.held(sequence)) for sequence in range(4)}
     assert len(tokens) in {bench.backend.positions(sequence) for sequence in range(4)}

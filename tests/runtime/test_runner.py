@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 
 import pytest
-from doubles import echo, plain, prompt
+from doubles import echo, plain
 
 from engine.runtime.loop.backend import Row
-from engine.runtime.loop.request import Reply, TurnRequest
+from engine.runtime.loop.request import Reply, Request
 from engine.runtime.loop.runner import Runner
 from engine.support.errors import EngineError
 from engine.testing.scripted import ScriptedBackend
@@ -24,7 +24,7 @@ class Desk:
         self.runner = Runner(backend, self.deliveries.put)
 
     def submit(self, id_: int, text: str = "p") -> None:
-        self.runner.submit(TurnRequest(prompt(""), plain, id=id_, tokens=tuple(text.encode())))
+        self.runner.submit(Request(id_, tuple(text.encode()), plain))
 
     def until_final(self, *ids: int) -> dict[int, list[Reply]]:
         """All replies up to the final ones of these requests."""
@@ -134,7 +134,7 @@ def test_close_from_its_own_thread_does_not_wait_for_itself() -> None:
 
     backend = ScriptedBackend(echo)
     runner = Runner(backend, deliver)
-    runner.submit(TurnRequest(prompt(""), plain, id=1, tokens=(1,)))
+    runner.submit(Request(1, (1,), plain))
     assert done.wait(30)
     runner.close()
     assert backend.closed

@@ -1,13 +1,13 @@
 """engine.runtime.loop.scheduler: budgets, order, fairness; no model and no thread."""
 
 import pytest
-from doubles import plain, prompt
+from doubles import plain
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.runtime.loop.backend import ContextInfo
 from engine.runtime.loop.generation import Generation, Limits, TokenTable
-from engine.runtime.loop.request import TurnRequest
+from engine.runtime.loop.request import Request
 from engine.runtime.loop.scheduler import Chunk, PrefillBudget, Scheduler, UnitPart
 from engine.runtime.loop.sequence import SequenceState
 from engine.runtime.media.media import ChunkAt, MediaChunk, row_tokens
@@ -27,7 +27,7 @@ def scheduler_of(n_batch: int, *, rows: int | None = None, separate: bool = Fals
 
 def waiting(length: int = 1, priority: int = 0, *, offline: bool = False) -> SequenceState:
     tokens = tuple(range(length))
-    request = TurnRequest(prompt(""), plain, tokens=tokens, priority=priority, offline=offline)
+    request = Request(0, tokens, plain, priority=priority, offline=offline)
     return SequenceState(request, Generation(TOKENS, plain(), Limits()), list(tokens))
 
 
@@ -56,7 +56,7 @@ def test_a_unit_that_was_begun_goes_on_first() -> None:
     """Its rows are in the memory, and counted as needed until it is there as a whole."""
     scheduler = scheduler_of(8, rows=8)
     unit = MediaChunk(bytes(32), 20, 20, True)
-    request = TurnRequest(prompt(""), plain, tokens=(1, *row_tokens(unit), 2), media=(ChunkAt(1, unit),))
+    request = Request(0, (1, *row_tokens(unit), 2), plain, media=(ChunkAt(1, unit),))
     state = SequenceState(request, Generation(TOKENS, plain(), Limits()), list(request.tokens), rows=[0])
     scheduler.add(state)
     scheduler.start(state, 0, 1)

@@ -151,6 +151,14 @@ def test_cancelling_the_task_cancels_its_request(llm: Engine, backend: ScriptedB
         return embed(texts)
 
     vectors.embed = slowly  # type: ignore[method-assign]
+    runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
+    cancel, told = runner.cancel, threading.Event()
+
+    def noted(id_: int) -> None:
+        cancel(id_)
+        told.set()
+
+    runner.cancel = noted
 
     async def ask() -> None:
         task = asyncio.create_task(llm.aembed(["text"] * 500))
@@ -158,6 +166,7 @@ def test_cancelling_the_task_cancels_its_request(llm: Engine, backend: ScriptedB
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        await asyncio.to_thread(told.wait, 10)  # the worker thread, which still starts it, tells
         go.set()
 
     asyncio.run(ask())

@@ -185,6 +185,17 @@ class Reader:
             yield
         return True
 
+    def all_of(self, pattern: re.Pattern[str], kind: str) -> Gen[str]:
+        """Consume all at the front that a pattern of single characters matches, in however many pieces it comes, and
+        return it. Nothing is left behind it only where the input ends."""
+        parts: list[str] = []
+        while (yield from self.more()):
+            run = pattern.match(self.buffer, self.pos)
+            if run is None:
+                break
+            parts.append(self.take(run.end() - self.pos, kind))
+        return "".join(parts)
+
     def until(
         self,
         markers: Markers,

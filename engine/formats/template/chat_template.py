@@ -33,14 +33,15 @@ from engine.formats.template.guard import Alphabets, words_of
 from engine.formats.template.history import BUILTIN_VARIABLE, builtin_records, check_builtin
 from engine.formats.template.markers import Markers, merged, overlaps
 from engine.formats.template.prompt import with_tail
-from engine.formats.template.reasoning import Switch, switch
+from engine.formats.template.reasoning import NO_SWITCH, Switch, switch
 from engine.formats.template.renderer import SECONDS, TemplateStoppedError
-from engine.formats.template.rendering import Held, Rendering, RenderOptions, Setting
+from engine.formats.template.rendering import Rendering, RenderOptions, Setting
 from engine.formats.template.stated_format import stated
 from engine.formats.template.tool_forms import ToolForms
 from engine.support import _data
 from engine.support.errors import EngineWarning, MissingTemplateError, RequestError, TemplateError
 from engine.tools import ToolLike, as_tools
+from engine.types.completion import Completion
 from engine.types.conversation import check_last, conversation_of, documents_of
 from engine.types.events import fold
 from engine.types.messages import DocumentLike, Message, MessagesLike
@@ -294,7 +295,7 @@ class ChatTemplate:
         """Returns the switch for `reasoning`. Cached: it depends on the request only by whether it has system text, and
         tools."""
         if reasoning is None:
-            return Switch()
+            return NO_SWITCH
         system = any(message.role in ("system", "developer") for message in conversation)
         key = (reasoning, system, bool(tools))
         if key not in self._switches:
@@ -365,11 +366,11 @@ class ChatTemplate:
             id_salt=id_salt,
         )
 
-    def _holds(self, prompt: Prompt) -> Held:
-        """Returns the part of the turn that a prompt contains, and whether it ends inside reasoning."""
+    def _holds(self, prompt: Prompt) -> tuple[bool, Completion]:
+        """Returns whether a prompt ends inside reasoning, and the part of the turn that it contains."""
         parser = Parser(self.format, control_tokens=self.control_tokens)
         held = fold([event for piece in prompt.prefix for event in parser.feed(*piece)])
-        return Held(parser.in_reasoning, held.reasoning, held.content)
+        return parser.in_reasoning, held
 
     def _opens(self, prompt: Prompt) -> bool:
         return Parser(self.format, prompt.prefix, control_tokens=self.control_tokens).in_reasoning

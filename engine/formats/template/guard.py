@@ -326,23 +326,15 @@ class Marking:
 
 
 class Authored(NamedTuple):
-    """A render, and the spans of it that callers wrote. `marking`: the marking of the render whose text it is; None:
-    the render without marks. `complete`: the spans cover all that callers wrote, except for the template's words and
+    """A revealed render, and the spans of it that callers wrote. `marking`: that of the render; None: it has no
+    marks. `complete`: the spans cover all that callers wrote, except for the template's words and
     white space at the edges; if not, the template examines their text, and the spans are only sure to cover what could
     become a marker."""
 
     text: str
     callers: Sequence[Span]
     marking: Marking | None
-    complete: bool
-
-
-class _Marked(NamedTuple):
-    """A marked render, revealed."""
-
-    marking: Marking
-    text: str
-    callers: Sequence[Span]
+    complete: bool = False
 
 
 Render: TypeAlias = Callable[[Marking | None], str]
@@ -365,44 +357,43 @@ class Guard:
         is that of a render in which the template could not do so. Raises what rendering without marks raises.
         """
         plain = render(None)
-        found, complete = self._found(render, plain)
+        found = self._found(render, plain)
         callers = self._with_words(render, found)
-        return Authored(found.text, callers, None if found.text == plain else found.marking, complete)
+        return Authored(found.text, callers, None if found.text == plain else found.marking, found.complete)
 
-    def _found(self, render: Render, plain: str) -> tuple[_Marked, bool]:
-        """Returns the marked render with the same text, or the one to send instead of the plain one; and whether
-        everything is marked in it."""
+    def _found(self, render: Render, plain: str) -> Authored:
+        """Returns the marked render with the same text, or the one to send instead of the plain one."""
         there = self._markers.counted(plain)
         first = self._marked(render, Sparing.WORDS, near=there.keys())
         if first is not None and first.text == plain:
-            return first, True
+            return first._replace(complete=True)
         # The fully marked render shows which markers callers helped to write; markers that it lacks may be theirs.
         own = self._own(first) if first else Counter[str]()
         near = ((self._markers.counted(first.text) - own) | (there - own) if first else there).keys()
         parts = self._marked(render, Sparing.PARTS, near)
         if parts is not None and parts.text == plain:
-            return parts, False
+            return parts
         strict = first or parts
         harmless = self._marked(render, Sparing.HARMLESS, near)
         # What this leaves unmarked is only presumed harmless: it must not produce a marker that the stricter render
         # lacks.
         if harmless is not None and (strict is None or self._own(harmless) <= self._own(strict)):
-            return harmless, False
+            return harmless
         if strict is not None:
-            return strict, False
+            return strict
         raise TemplateError(
             "The chat template fails if text that could become one of its control tokens is guarded, so that text "
             "cannot be sent safely. Leave it out, or pass another template with chat_template=."
         )
 
-    def _with_words(self, render: Render, found: _Marked) -> Sequence[Span]:
+    def _with_words(self, render: Render, found: Authored) -> Sequence[Span]:
         """Returns the spans that callers wrote, including words that became part of a marker."""
         if self._markers.by_looks:
             return found.callers  # too much looks like a marker, and the template's words are trusted
-        if not found.marking.spared:
+        spared = {word.lower() for word in found.marking.spared} if found.marking else None
+        if not spared:
             return found.callers
         own = self._own(found)
-        spared = {word.lower() for word in found.marking.spared}
         wary = {marker for marker in own if any(word in marker.lower() for word in spared)}
         if not wary:
             return found.callers
@@ -413,17 +404,17 @@ class Guard:
         more = own - self._own(without) if without else own
         return merged([*found.callers, *Markers(wary & more.keys()).spans(found.text)])
 
-    def _own(self, marked: _Marked) -> Counter[str]:
+    def _own(self, marked: Authored) -> Counter[str]:
         """Count the markers in a render that have no marked character."""
         return self._markers.counted(marked.text, marked.callers)
 
     def _marked(
         self, render: Render, sparing: Sparing, near: Collection[str] = (), wary: Collection[str] = ()
-    ) -> _Marked | None:
+    ) -> Authored | None:
         """Returns a marked render; None if the template rejects the marked text."""
         marking = self.marking(sparing, near, wary)
         try:
-            return _Marked(marking, *self._alphabet.reveal(render(marking)))
+            return Authored(*self._alphabet.reveal(render(marking)), marking)
         except TemplateStoppedError:
             raise
         except TemplateError:

@@ -25,6 +25,8 @@ class Switch:
     close: bool = False
 
 
+NO_SWITCH = Switch()
+"""The template's default."""
 Renders: TypeAlias = Callable[[Switch], str | None]
 """Renders a plain question under a switch, with this request's tools and system text; None if the template refuses."""
 
@@ -39,7 +41,7 @@ def switch(reasoning: Reasoning | None, format_: Format, variables: Collection[s
     """
     syntax = format_.reasoning
     if reasoning is None or (reasoning is False and syntax is None):
-        return Switch()
+        return NO_SWITCH
     if syntax is None:
         raise RequestError(f"reasoning={reasoning!r}, but this model's family has no reasoning: leave the option out.")
     position = {True: "on", False: "off"}[reasoning] if isinstance(reasoning, bool) else str(reasoning)
@@ -66,7 +68,7 @@ def switch(reasoning: Reasoning | None, format_: Format, variables: Collection[s
             )
         return Switch(close=True)
     if position == "on" and (gate is None or known or gate.default == "on" or syntax.forced_open):
-        return Switch()
+        return NO_SWITCH
     if position == "off" and not known and syntax.off != "refuse" and format_.channels is None:
         return Switch(close=syntax.off != "nothing")
     raise RequestError(f"reasoning={reasoning!r} is not possible here: {_offers(gate if known else None)}")

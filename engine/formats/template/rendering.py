@@ -28,29 +28,20 @@ from engine.formats.template.history import (
 from engine.formats.template.inline_reasoning import without_inline_reasoning
 from engine.formats.template.markers import Markers
 from engine.formats.template.prompt import common, pieces_of, prefix_of, turn_start, with_media
-from engine.formats.template.reasoning import Switch, with_words
+from engine.formats.template.reasoning import NO_SWITCH, Switch, with_words
 from engine.formats.template.renderer import TemplateStoppedError
 from engine.formats.template.tool_forms import ToolForms
 from engine.support.errors import RequestError, TemplateError
+from engine.types.completion import Completion
 from engine.types.media import ImageLink, Media
 from engine.types.messages import Message
 from engine.types.prompt import Prompt, Span
 from engine.types.tools import Tool
 
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """The part of the next turn that a prompt already contains: its reasoning, its content, and whether the next text
-    is reasoning."""
-
-    in_reasoning: bool = False
-    reasoning: str = ""
-    content: str = ""
-
-
 _MOST_MEDIA = 10_000
-Reads: TypeAlias = Callable[[Prompt], Held]
-"""Parses a prompt's tail; passed in, since this module knows no parser."""
+Reads: TypeAlias = Callable[[Prompt], tuple[bool, Completion]]
+"""Parses a prompt's tail: whether the next text is reasoning, and the part of the next turn that it already contains.
+Passed in, since this module knows no parser."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,25 +71,11 @@ class RenderOptions:
     """
 
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    switch: Switch = field(default_factory=Switch)
+    switch: Switch = NO_SWITCH
     documents: Sequence[Mapping[str, Any]] = ()
     builtin: tuple[str, ...] = ()
     guarded: bool = True
     until: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """The input of the renders: a conversation with the ids that the template requires, and the tools to state. `end`,
-    `preamble`, `builtin` (see `_Run`) and those that stand for `media` are characters that occur nowhere in it."""
-
-    conversation: Sequence[Message]
-    tools: Sequence[Tool]
-    asked: RenderOptions
-    media: Mapping[str, Media]
-    end: str
-    preamble: str
-    builtin: str
 
 
 class _Composed(NamedTuple):
@@ -110,7 +87,9 @@ class _Composed(NamedTuple):
 
 
 class Rendering:
-    """The renders of one request."""
+    """The renders of one request: of a `conversation` with the ids that the template requires, and the `tools` to
+    state. `end`, `preamble`, `builtin` (see `_Run`) and those that stand for `media` are characters that occur nowhere
+    in it."""
 
     def __init__(
         self,
@@ -119,11 +98,11 @@ class Rendering:
         tools: Sequence[Tool],
         asked: RenderOptions | None = None,
     ) -> None:
-        self._setting = setting
-        asked = asked or RenderOptions()
-        stated = [tool for tool in tools if not is_builtin(tool.name, asked.builtin)]
+        self.setting = setting
+        self.asked = asked = asked or RenderOptions()
+        self.tools = [tool for tool in tools if not is_builtin(tool.name, asked.builtin)]
         try:
-            texts = _texts((conversation, stated, asked.documents, asked.variables, asked.builtin))
+            texts = _texts((conversation, self.tools, asked.documents, asked.variables, asked.builtin))
         except RecursionError as error:
             raise TemplateError(
                 "The conversation or its tools are nested too deeply for a chat template. Flatten them."
@@ -131,12 +110,12 @@ class Rendering:
         media = [_read(each) for message in conversation for each in message.media]
         if len(media) > _MOST_MEDIA:
             raise RequestError(f"The conversation has {len(media):,} images and sounds; send at most {_MOST_MEDIA:,}.")
-        end, preamble, builtin, *places = absent((setting.template.source, *texts), 3 + len(media))
+        self.end, self.preamble, self.builtin, *places = absent((setting.template.source, *texts), 3 + len(media))
         whole = [without_inline_reasoning(message, setting.format) for message in _placed(conversation, places)]
-        # Callers' words that oppose the switch are removed here, before marking makes them unreadable.
-        whole = with_ids(with_words(whole, replace(asked.switch, words="")), setting.format, setting.can)
-        shown = dict(zip(places, media, strict=True))
-        self._given = _Given(whole, stated, asked, shown, end, preamble, builtin)
+        if asked.switch.place:  # callers' words that oppose it go now, before marking makes them unreadable
+            whole = with_words(whole, replace(asked.switch, words=""))
+        self.conversation = with_ids(whole, setting.format, setting.can)
+        self.media: Mapping[str, Media] = dict(zip(places, media, strict=True))
         self._guard = Guard(setting.markers, setting.words, setting.alphabets.of(texts)) if asked.guarded else None
 
     def plain(self) -> Prompt:
@@ -164,11 +143,11 @@ class Rendering:
     def _judged(self, judge: "Callable[[_Run], bool]") -> bool:
         """Apply `judge` to renders in which callers' text stays marked, so that the parser does not take it for
         structure."""
-        plain = _Run(self._setting, self._given, None, _as_it_is)
+        plain = _Run(self, None, _as_it_is)
         if self._guard is None:
             return judge(plain)
         try:
-            return judge(_Run(self._setting, self._given, self._guard.marking(), _as_it_is))
+            return judge(_Run(self, self._guard.marking(), _as_it_is))
         except TemplateStoppedError:
             raise
         except TemplateError:
@@ -179,16 +158,16 @@ class Rendering:
 
         def render(marking: Marking | None) -> str:
             reveal = self._guard.reveal if self._guard and marking else _as_it_is
-            composed[marking] = compose(_Run(self._setting, self._given, marking, reveal))
+            composed[marking] = compose(_Run(self, marking, reveal))
             return composed[marking].text
 
-        found = self._guard.authored(render) if self._guard else Authored(render(None), (), None, complete=False)
-        prompt = _cut(self._setting.format, found, composed[found.marking].start())
-        return self._with_media(prompt) if self._given.media else prompt
+        found = self._guard.authored(render) if self._guard else Authored(render(None), (), None)
+        prompt = _cut(self.setting.format, found, composed[found.marking].start())
+        return self._with_media(prompt) if self.media else prompt
 
     def _with_media(self, prompt: Prompt) -> Prompt:
         """Put the media into their places. Raises RequestError if the template does not show each of them once."""
-        media = self._given.media
+        media = self.media
         if lost := next((media[place] for place in media if prompt.text.count(place) != 1), None):
             raise RequestError(
                 f"The conversation's {lost.about} is not shown where it stands by this model's chat template: leave it "
@@ -213,12 +192,11 @@ class _Run:
 
     def __init__(
         self,
-        setting: Setting,
-        given: _Given,
+        given: Rendering,
         marking: Marking | None,
         reveal: Callable[[str], tuple[str, list[Span]]],
     ) -> None:
-        self._setting = setting
+        self._setting = setting = given.setting
         self._format = setting.format
         self._given = given
         self._escapes = marking.escapes if marking else {}
@@ -336,20 +314,21 @@ class _Run:
         """Whether a prompt ends exactly where the last message stops. Without `shown` the reasoning before the content
         may be missing."""
         prompt = self._cut(composed)
-        syntax, last, held = self._format.reasoning, self._conversation[-1], reads(prompt)
+        syntax, last = self._format.reasoning, self._conversation[-1]
+        in_reasoning, held = reads(prompt)
         content = (last.content or "").strip()
         has_reasoning = held.reasoning.strip() == (last.reasoning or "").strip()
         tail = "".join(piece.text for piece in prompt.prefix)
         if syntax is not None and syntax.open.strip() and tail.count(syntax.open.strip()) > 1:
             return False
         if not content:
-            return held.in_reasoning and has_reasoning
-        if held.in_reasoning or held.content.strip() != content:
+            return in_reasoning and has_reasoning
+        if in_reasoning or held.content.strip() != content:
             return False
         return syntax is None or not shown or has_reasoning
 
     def _cut(self, composed: _Composed) -> Prompt:
-        return _cut(self._format, Authored(*self._reveal(composed.text), None, complete=False), composed.start())
+        return _cut(self._format, Authored(*self._reveal(composed.text), None), composed.start())
 
     def _inside(self, marked: str, earlier: Sequence[Message]) -> _Composed:
         return _Composed(marked, lambda: self._turn_of_last(self._shown(marked), earlier))
@@ -372,7 +351,8 @@ class _Run:
         asked = self._answer(earlier)
         prompt = self._cut(asked)
         whole = asked.text if earlier else ""
-        return _Composed(whole + self._own_words(whole, last, reads(prompt), prompt), asked.start)
+        in_reasoning, _ = reads(prompt)
+        return _Composed(whole + self._own_words(whole, last, prompt, in_reasoning=in_reasoning), asked.start)
 
     def _after_calls(self, last: Message) -> str:
         """Returns the render without the end of the turn. Raises RequestError if a call ends the turn in this
@@ -389,14 +369,14 @@ class _Run:
             )
         return text.removesuffix(max(ends, key=len)) if ends else marked
 
-    def _own_words(self, prompt: str, last: Message, held: Held, asked: Prompt) -> str:
+    def _own_words(self, prompt: str, last: Message, asked: Prompt, *, in_reasoning: bool) -> str:
         """Returns what the model would have written of the message after the generation prompt `prompt` (revealed:
-        `asked`)."""
+        `asked`), which leaves it `in_reasoning` or not."""
         syntax, reasoning, content = self._format.reasoning, last.reasoning or "", last.content or ""
         closed = syntax is not None and syntax.close.strip() in "".join(piece.text for piece in asked.prefix)
         words = ""
-        if syntax is not None and (held.in_reasoning or (reasoning and not (closed and content))):
-            words = ("" if held.in_reasoning else _beyond(prompt, syntax.open)) + reasoning
+        if syntax is not None and (in_reasoning or (reasoning and not (closed and content))):
+            words = ("" if in_reasoning else _beyond(prompt, syntax.open)) + reasoning
             words += syntax.close if content else ""
         return words + (_beyond(prompt + words, self._answer_opening()) + content if content else "")
 

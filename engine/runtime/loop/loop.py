@@ -22,7 +22,7 @@ from engine.runtime.loop.config import LoopOptions
 from engine.runtime.loop.drawing import Draws, evaluate, masks_of, masks_together
 from engine.runtime.loop.generation import Generation, TokenTable
 from engine.runtime.loop.replies import Replies, contained
-from engine.runtime.loop.request import TurnRequest, check_fits
+from engine.runtime.loop.request import Request, check_fits
 from engine.runtime.loop.scheduler import Chunk, Scheduler
 from engine.runtime.loop.sequence import SequenceState, longest
 from engine.runtime.media.encoder import Encoder
@@ -96,7 +96,7 @@ class Loop:
         """Seconds until the next deadline of a request; None without one."""
         return max(0.0, min(self._deadlines.values()) - self._clock()) if self._deadlines else None
 
-    def submit(self, request: TurnRequest) -> None:
+    def submit(self, request: Request) -> None:
         """Accept a request. If making its parser or its options fails, the request ends with that error."""
         now = self._clock()
         try:

@@ -1,18 +1,19 @@
 """What crosses the border to the thread that owns the context: requests one way, replies the other."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from typing import Annotated, NamedTuple, TypeAlias
 
 from pydantic import Field
 
 from engine.runtime.adapters.adapters import BASE, Adapters, AdaptersLike, DropAdapter, LoadAdapter
 from engine.runtime.loop.config import check_fields
-from engine.runtime.loop.generation import Limits, Parser
+from engine.runtime.loop.generation import Limits, NoParser, Parser
 from engine.runtime.loop.logprobs import TokenLogprobs
 from engine.runtime.media.media import ChunkAt
 from engine.runtime.stream.embed_queue import Embed, Vectors
 from engine.support.errors import ContextOverflowError, RequestError
+from engine.types.completion import Usage
 from engine.types.constraint import Constraint
 from engine.types.events import Event, Finished
 from engine.types.prompt import Piece, Prompt
@@ -24,9 +25,12 @@ Over: TypeAlias = Callable[[Finished, Exception | None], None]
 """Called with the last event of a turn, however it ended, and the error that ended it."""
 
 
+_UNUSED = Usage()
+
+
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """A turn to generate.
+    """A turn to generate, as `Service.submit` takes it.
 
     - `prompt` and `parser`: `parser` makes the turn's parser, seeded with `prompt.prefix`; it is called in the engine's
       thread, or pickled and called in the child process. `tokens`: the prompt's tokens, if they are not to be made from
@@ -36,8 +40,8 @@ class TurnRequest:
       reads the tokens as they come, so the turn may wait for prompts that can then be decoded together with it.
     - `reasoning_budget`: maximum number of reasoning tokens; then `reasoning_close`, the text that closes reasoning, is
       forced.
-    - For the usage: `dropped`, the number of messages left out of the prompt, `shortened`, the number of results cut in
-      it, and `sampled`, what its tokens are drawn with and who said so.
+    - `usage`: how its usage begins: the messages left out of the prompt, the results cut in it, and what its tokens are
+      drawn with and who said so.
     - `progress` is called with the number of prompt tokens evaluated so far and the number of all, in the engine's
       thread: it must be quick, and must not wait for this engine. If it returns False the turn stops; an exception ends
       the turn too.
@@ -47,15 +51,6 @@ class TurnRequest:
       `over` with the last event of each turn.
     - `named`: the adapters that compute the turn, as the caller named them. `cache_salt`: whose turn it is; prefixes
       are shared among equal ones only.
-
-    The service fills in the rest for the loop, and leaves out what only concerns the reader:
-
-    - `id`, `tokens`, and `limits`, which have the `max_tokens` and `stop` of `sampling`. `turns`: where the last
-      messages begin in the prompt, ascending; later prompts are likely to diverge there. `reports`: replies report the
-      progress of the prefill.
-    - `pin`: nothing is drawn; the prompt is evaluated, and its sequence pinned under the request's id.
-    - `scored`: nothing is drawn; the reply has the log-probabilities of these tokens after the prompt.
-    - `adapters`: those that were named, and from where on they apply. `media`: pictures and sounds among the tokens.
     """
 
     prompt: Prompt
@@ -67,9 +62,7 @@ class TurnRequest:
     offline: bool = False
     reasoning_budget: Annotated[int, Field(ge=0)] | None = None
     reasoning_close: tuple[Piece, ...] = ()
-    dropped: int = 0
-    shortened: int = 0
-    sampled: str = ""
+    usage: Usage = _UNUSED
     progress: Progress | None = None
     ended: Ended | None = None
     over: Over | None = None
@@ -79,14 +72,6 @@ class TurnRequest:
     named: AdaptersLike | None = None
     cache_salt: str | None = None
     tokens: tuple[int, ...] = ()
-    id: int = 0
-    limits: Limits = field(default_factory=Limits)
-    turns: tuple[int, ...] = ()
-    reports: bool = False
-    pin: bool = False
-    scored: tuple[int, ...] = ()
-    adapters: Adapters = BASE
-    media: tuple[ChunkAt, ...] = ()
 
     def check(self) -> None:
         """Raise RequestError for a value that is not valid."""
@@ -103,24 +88,58 @@ class TurnRequest:
         limits: Limits,
         turns: tuple[int, ...],
         adapters: Adapters = BASE,
-    ) -> "TurnRequest":
-        """Returns the request as the loop gets it, in whichever process it runs."""
-        reports = self.progress is not None
-        own = {"id": id_, "tokens": tokens, "limits": limits, "turns": turns, "reports": reports, "adapters": adapters}
-        return replace(self, **_OF_READERS, **own)
+        media: tuple[ChunkAt, ...] = (),
+    ) -> "Request":
+        """Returns the request that the loop gets: without what only concerns the reader."""
+        return Request(
+            id_,
+            tokens,
+            self.parser,
+            self.sampling,
+            limits,
+            self.priority,
+            self.deadline,
+            self.offline,
+            self.claims,
+            self.constraint,
+            turns,
+            self.progress is not None,
+            adapters,
+            media,
+            self.usage,
+        )
 
 
-_OF_READERS: dict[str, Any] = {
-    "prompt": Prompt("", ()),
-    "markers": frozenset[str](),
-    "reasoning_close": (),
-    "progress": None,
-    "ended": None,
-    "over": None,
-    "reads": None,
-    "named": None,
-    "cache_salt": None,
-}
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the loop gets, in whichever process it runs: a turn, or a prompt to pin or to score.
+
+    - `tokens` are the prompt's, with the pictures and sounds `media` among them; `adapters` compute it, from where on
+      they apply.
+    - `limits` have the `max_tokens` and `stop` of `sampling`. `turns`: where the last messages begin in the prompt,
+      ascending; later prompts are likely to diverge there. `reports`: replies report the progress of the prefill.
+    - `pin`: nothing is drawn; the prompt is evaluated, and its sequence pinned under the request's id.
+    - `scored`: nothing is drawn; the reply has the log-probabilities of these tokens after the prompt.
+    - The others are those of `TurnRequest`.
+    """
+
+    id: int
+    tokens: tuple[int, ...]
+    parser: Callable[[], Parser] = NoParser
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    limits: Limits = field(default_factory=Limits)
+    priority: int = 0
+    deadline: float | None = None
+    offline: bool = False
+    claims: bool = False
+    constraint: Constraint | None = None
+    turns: tuple[int, ...] = ()
+    reports: bool = False
+    adapters: Adapters = BASE
+    media: tuple[ChunkAt, ...] = ()
+    usage: Usage = _UNUSED
+    pin: bool = False
+    scored: tuple[int, ...] = ()
 
 
 def check_fits(tokens: int, n_ctx: int) -> None:
@@ -154,12 +173,6 @@ class Reply(NamedTuple):
     threads: tuple[int, int] | None = None
 
 
-class Submit(NamedTuple):
-    """Start this request."""
-
-    request: TurnRequest
-
-
 class Cancel(NamedTuple):
     """End this request with reason "cancelled"."""
 
@@ -186,4 +199,4 @@ class Close(NamedTuple):
     """Cancel everything and stop."""
 
 
-Command: TypeAlias = Submit | Cancel | EndReasoning | Unpin | Embed | LoadAdapter | DropAdapter | Encoded | Close
+Command: TypeAlias = Request | Cancel | EndReasoning | Unpin | Embed | LoadAdapter | DropAdapter | Encoded | Close

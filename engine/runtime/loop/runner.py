@@ -18,8 +18,7 @@ from engine.runtime.loop.request import (
     Encoded,
     EndReasoning,
     Reply,
-    Submit,
-    TurnRequest,
+    Request,
     Unpin,
 )
 from engine.runtime.media.media import PromptPart
@@ -37,7 +36,7 @@ class LoopHandle(Protocol):
 
     @property
     def closed(self) -> bool: ...
-    def submit(self, request: TurnRequest) -> None: ...
+    def submit(self, request: Request) -> None: ...
     def embed(self, request: Embed) -> None: ...
     def change_adapters(self, order: LoadAdapter | DropAdapter) -> None: ...
     def unpin(self, id_: int) -> None: ...
@@ -95,12 +94,12 @@ class Runner:
             self._free()
             raise
 
-    def submit(self, request: TurnRequest) -> None:
+    def submit(self, request: Request) -> None:
         """Accept a request. Compiles its grammar here, to spare the loop's thread that time. Raises EngineError after
         `close` or if the loop broke, RequestError for a grammar that cannot be enforced."""
         if request.constraint is not None:
             compile_constraint(request.constraint, self._loop.compiler)
-        self._accept(Submit(request))
+        self._accept(request)
 
     def embed(self, request: Embed) -> None:
         """Ask for vectors; the reply has the request's id. Raises EngineError like `submit`."""
@@ -115,11 +114,11 @@ class Runner:
         `submit`."""
         self._accept(order)
 
-    def _accept(self, command: Submit | Embed | LoadAdapter | DropAdapter) -> None:
+    def _accept(self, command: Request | Embed | LoadAdapter | DropAdapter) -> None:
         with self._gate:
             if self._refusal is not None:
                 raise self._refusal
-            self._open.add(command.request.id if isinstance(command, Submit) else command.id)
+            self._open.add(command.id)
             self._inbox.put(command)
 
     def cancel(self, id_: int) -> None:
@@ -191,8 +190,8 @@ class Runner:
                 command = inbox.get(timeout=loop.patience)
             except Empty:
                 return True
-            if isinstance(command, Submit):
-                loop.submit(command.request)
+            if isinstance(command, Request):
+                loop.submit(command)
             elif isinstance(command, Cancel):
                 loop.cancel(command.id)
             elif isinstance(command, EndReasoning):

@@ -10,7 +10,7 @@ from engine.runtime.draft.ngram import Ngrams
 from engine.runtime.loop.backend import Sampler
 from engine.runtime.loop.generation import Generation
 from engine.runtime.loop.logprobs import TokenLogprobs
-from engine.runtime.loop.request import TurnRequest
+from engine.runtime.loop.request import Request
 from engine.runtime.media.media import MediaChunk
 from engine.types.completion import Usage
 from engine.types.events import Event
@@ -28,7 +28,7 @@ class SequenceState:
     the first `begun` of them are evaluated.
     """
 
-    request: TurnRequest
+    request: Request
     generation: Generation
     tokens: list[int]
     submitted: float = 0.0
@@ -112,9 +112,9 @@ class SequenceState:
             drafted_tokens=self.drafts.drafted,
             accepted_tokens=self.drafts.accepted,
             undrafted_tokens=self.drafts.undrafted,
-            dropped_messages=self.request.dropped,
-            shortened_results=self.request.shortened,
-            sampling=self.request.sampled,
+            dropped_messages=self.request.usage.dropped_messages,
+            shortened_results=self.request.usage.shortened_results,
+            sampling=self.request.usage.sampling,
         )
 
 

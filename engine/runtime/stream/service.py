@@ -15,9 +15,8 @@ from engine.runtime.cache.token_memory import TurnMemory
 from engine.runtime.guidance.guide import check_constraint
 from engine.runtime.loop.backend import Backend, ContextInfo, Vocab
 from engine.runtime.loop.config import LoopOptions
-from engine.runtime.loop.generation import Limits, NoParser
 from engine.runtime.loop.metrics import Metrics, Tally
-from engine.runtime.loop.request import Reply, TurnRequest, check_fits
+from engine.runtime.loop.request import Reply, Request, TurnRequest, check_fits
 from engine.runtime.loop.runner import LoopHandle, RemoteContext, Runner
 from engine.runtime.media.media import ChunkAt, Tokenized, has_media
 from engine.runtime.stream.embed_queue import Embed
@@ -160,8 +159,8 @@ class Service:
         limits = self._prompts.limits(turn, self._info.n_ctx - len(tokens))
         starts = self._prompts.turn_starts(tokens, turn.prompt)
         adapters = self._adapters.chosen(turn.named, tokens).salted(turn.cache_salt)
-        request = replace(turn.crossing(next(self._ids), tokens, limits, starts, adapters), media=media)
-        stream = self._start(request, OutputQueue(turn, tokens))
+        request = turn.crossing(next(self._ids), tokens, limits, starts, adapters, media)
+        stream = self._start(request, OutputQueue(turn, tokens, turn.progress))
         if turn.claims:
             runner = self._runner
             stream.claim = KeepAlive(lambda: runner.unpin(request.id))
@@ -190,9 +189,8 @@ class Service:
             raise RequestError("The prefix is empty; give it at least one token.")
         check_fits(len(tokens), self._info.n_ctx)
         id_, chosen = next(self._ids), self._adapters.chosen(adapters, tokens).salted(salt)
-        turn = TurnRequest(Prompt("", ()), NoParser, progress=progress, pin=True)
-        request = replace(turn.crossing(id_, tokens, Limits(), (), chosen), media=media)
-        stream = self._start(request, OutputQueue(turn, tokens))
+        request = Request(id_, tokens, reports=progress is not None, adapters=chosen, media=media, pin=True)
+        stream = self._start(request, OutputQueue(None, tokens, progress))
         if stream.result().finish_reason != "stop":
             raise EngineError(
                 "The prefix was not pinned: progress() stopped it, or the engine was closed. Pin it again."
@@ -219,10 +217,17 @@ class Service:
         check_known(self._vocab, tokens)
         known_tokens(self._vocab, scored)
         check_fits(len(tokens) + len(scored) - 1, self._info.n_ctx)
-        turn = TurnRequest(Prompt("", ()), NoParser, SamplingParams(logprobs=top), scored=scored, offline=True)
-        adapters = self._adapters.chosen(named, tokens).salted(salt)
-        request = replace(turn.crossing(next(self._ids), tokens, Limits(), (), adapters), media=media)
-        return self._start(request, OutputQueue(turn, tokens))
+        id_, chosen, sampling = next(self._ids), self._adapters.chosen(named, tokens), SamplingParams(logprobs=top)
+        request = Request(
+            id_,
+            tokens,
+            sampling=sampling,
+            offline=True,
+            adapters=chosen.salted(salt),
+            media=media,
+            scored=scored,
+        )
+        return self._start(request, OutputQueue(None, tokens))
 
     @property
     def adapters(self) -> dict[str, AdapterInfo]:
@@ -287,7 +292,7 @@ class Service:
             raise reply.error or EngineError("The engine was closed before this was done.")
         return reply
 
-    def _start(self, request: TurnRequest, queue: OutputQueue) -> Stream:
+    def _start(self, request: Request, queue: OutputQueue) -> Stream:
         runner, id_ = self._runner, request.id
         self._post.open(id_, queue)
         queue.cancel = lambda: runner.cancel(id_)
@@ -424,7 +429,7 @@ class _Deliveries:
         self.shut(reply.id)
         self._checkpoints = reply.checkpoints or self._checkpoints
         turn = queue.turn
-        if turn is None or turn.pin or turn.scored:
+        if turn is None:
             return
         finished = reply.events[-1]
         assert isinstance(finished, Finished), "the last event of a turn is Finished"

@@ -20,7 +20,7 @@ from engine.support.offloop import keep_awake
 from engine.types.answer_formats import Answer_co
 from engine.types.completion import Completion
 from engine.types.events import Event, fold
-from engine.types.sampling import Logprobs, TokenLogprob
+from engine.types.sampling import Logprobs, Progress, TokenLogprob
 from engine.types.streams import TwoWayStream
 
 
@@ -32,16 +32,17 @@ class OutputQueue:
     """Where the engine's thread leaves replies for one stream, and the future of a coroutine that waits for them.
 
     `over` is set when the final reply is there: a reader of the complete turn is woken once. `waits_for_end`: the
-    future too waits only for the final reply. `turn` is the caller's request (None: it only waits for a reply), and
+    future too waits only for the final reply. `turn` is the caller's (None: nothing is generated), and
     `tokens` are its prompt's. `received` collects its events for `turn.ended`; `fault` is the exception that
-    `turn.progress` raised; `cancel` ends the request.
+    `progress` raised; `cancel` ends the request.
     """
 
     turn: TurnRequest | None = None
     tokens: tuple[int, ...] = ()
+    progress: Progress | None = None
     received: list[Event] = field(default_factory=list[Event])
     prefilled: int = 0
-    stopped: bool = False  # by `turn.progress`
+    stopped: bool = False  # by `progress`
     cancel: Callable[[], None] = _nothing
     fault: Exception | None = None
     replies: SimpleQueue[Reply] = field(default_factory=SimpleQueue[Reply])
@@ -52,16 +53,13 @@ class OutputQueue:
 
     def note(self, reply: Reply) -> None:
         """Collect the reply's events, and tell the caller how far the prefill is, if the request asks for these."""
-        turn = self.turn
-        if turn is None:
-            return
-        if turn.ended is not None:
+        if self.turn is not None and self.turn.ended is not None:
             self.received += reply.events
-        if turn.progress is None or reply.prefilled <= self.prefilled or self.stopped:
+        if self.progress is None or reply.prefilled <= self.prefilled or self.stopped:
             return
         self.prefilled = reply.prefilled
         try:
-            self.stopped = turn.progress(reply.prefilled, len(self.tokens)) is False
+            self.stopped = self.progress(reply.prefilled, len(self.tokens)) is False
         except BaseException as error:  # noqa: BLE001 - the caller's code; the turn's reader gets its error
             self.fault, self.stopped = contained(error), True
         if self.stopped:

@@ -92,7 +92,7 @@ def sample() -> list[str]:
     chosen = random.Random(20)
     kinds = dict.fromkeys(name.partition("/")[0] for name in ATTACKS)
     return [
-        name for kind in kinds for name in chosen.sample([name for name in ATTACKS if name.startswith(f"{kind}/")], 5)
+        name for kind in kinds for name in chosen.sample([name for name in ATTACKS if name.startswith(f"{kind}/")], 3)
     ]
 
 

@@ -133,11 +133,7 @@ class DictionaryShape:
             if (yield from self._string(parts.append, "key", (":",))) is not Outcome.COMPLETE:
                 return None
         else:
-            while (yield from reader.more()):
-                run = _BARE.match(reader.buffer, reader.pos)
-                if run is None:
-                    break
-                parts.append(reader.take(run.end() - reader.pos, "key"))
+            parts.append((yield from reader.all_of(_BARE, "key")))
         yield from reader.space("key")
         if not (yield from reader.more()) or reader.buffer[reader.pos] != ":":
             return None
@@ -172,15 +168,9 @@ class DictionaryShape:
 
     def _bare(self, write: Write) -> Gen[Outcome]:
         reader = self._reader
-        parts: list[str] = []
-        while (yield from reader.more()):
-            run = _BARE.match(reader.buffer, reader.pos)
-            if run is None:
-                break
-            parts.append(reader.take(run.end() - reader.pos, "arguments"))
-        else:
+        text = (yield from reader.all_of(_BARE, "arguments")).strip()
+        if not reader.left:
             return Outcome.TRUNCATED
-        text = "".join(parts).strip()
         if not text:
             return Outcome.MALFORMED
         text = _CONSTANTS.get(text, text)

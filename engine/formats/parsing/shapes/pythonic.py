@@ -149,16 +149,11 @@ class LiteralReader:
     def _word(self, write: Write) -> Gen[Outcome]:
         """Read a number or the name of a constant."""
         reader = self._reader
-        parts: list[str] = []
-        while (yield from reader.more()):
-            run = _WORD.match(reader.buffer, reader.pos)
-            if run is None:
-                break
-            parts.append(reader.take(run.end() - reader.pos, self._kind))
-        else:
+        word = yield from reader.all_of(_WORD, self._kind)
+        if not reader.left:
             return Outcome.TRUNCATED
-        as_json = _constant("".join(parts))
-        write("".join(parts) if as_json is None else as_json)
+        as_json = _constant(word)
+        write(word if as_json is None else as_json)
         return Outcome.MALFORMED if as_json is None else Outcome.COMPLETE
 
     def _string(self, write: Write, quote: str) -> Gen[Outcome]:
@@ -336,17 +331,12 @@ class PythonicShape:
     def call(self) -> Gen[None]:
         """Read one call, from its name on."""
         reader = self._reader
-        parts: list[str] = []
-        while (yield from reader.more()):
-            run = _NAME.match(reader.buffer, reader.pos)
-            if run is None:
-                break
-            parts.append(reader.take(run.end() - reader.pos, "name"))
+        name = yield from reader.all_of(_NAME, "name")
         yield from reader.space("marker")
         if not (yield from reader.more()):
             return
         # Llama's built-in tools are written name.call(..).
-        call = self._section.begin("".join(parts).removesuffix(".call"))
+        call = self._section.begin(name.removesuffix(".call"))
         outcome = Outcome.MALFORMED
         if reader.buffer[reader.pos] == "(":
             reader.take(1, "marker")

@@ -270,14 +270,7 @@ class Section:
 
     def _space(self) -> Gen[str]:
         """Consume and return white space inside a name."""
-        reader = self.reader
-        parts: list[str] = []
-        while (yield from reader.more()):
-            run = _SPACE.match(reader.buffer, reader.pos)
-            if run is None:
-                break
-            parts.append(reader.take(run.end() - reader.pos, "name"))
-        return "".join(parts)
+        return (yield from self.reader.all_of(_SPACE, "name"))
 
     def begins(self, opener: str) -> Gen[bool]:
         """Whether a call can follow the opener at the front, so that prose about markers stays prose. Consumes nothing.
