@@ -36,8 +36,9 @@ LOGGER.addHandler(logging.NullHandler())
 # enum ggml_log_level (ggml.h). llama.cpp logs hundreds of details at its INFO level; here they are DEBUG.
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
 _CONTINUE = 5
-# A full cache is an expected result of llama_decode: the engine makes room and tries again.
-_ORDINARY = b"failed to find a memory slot"
+# A full cache is an expected result of llama_decode: the engine makes room and tries again. A pool for several
+# conversations may have more cells than the training length; the engine warns by itself of a conversation that may.
+_ORDINARY = (b"failed to find a memory slot", b"possible training context overflow")
 
 
 class _Lines:
@@ -54,7 +55,7 @@ class _Lines:
             if self._parts:
                 self._flush()
             self._level = _LEVELS.get(ggml_level, logging.DEBUG)
-            if self._level == logging.WARNING and text and _ORDINARY in text:
+            if self._level == logging.WARNING and text and any(ordinary in text for ordinary in _ORDINARY):
                 self._level = logging.DEBUG
         if not text or (self._level < logging.ERROR and not LOGGER.isEnabledFor(self._level)):
             return

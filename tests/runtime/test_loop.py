@@ -244,7 +244,7 @@ def test_a_prompt_that_fills_the_context_draws_one_token() -> None:
 
 
 def test_out_of_cells_preempts_the_youngest_and_resumes_it_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sequence, "_RESERVE", 0)  # admission would have them wait
+    monkeypatch.setattr(sequence, "ANSWER", 0)  # admission would have them wait
     bench = Bench(lambda text: text[0] * 30, n_ctx=64, kv_tokens=64, n_sequences=3)
     ids = [bench.submit(letter * 8) for letter in "abc"]
     bench.run()
@@ -622,7 +622,7 @@ def test_every_output_equals_its_run_alone(
         draft_max=draft_max,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sequence, "_RESERVE", reserve)
+        patch.setattr(sequence, "ANSWER", reserve)
         texts = played(bench, script)
     for id_, text in texts.items():
         completion = bench.completion(id_)
