@@ -1,6 +1,7 @@
 """What is planned on made-up machines: what the caller gave is kept or refused, the rest is what fits."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import model_files
@@ -9,7 +10,7 @@ import pytest
 from engine.llama.gguf.gguf import GgufFile, read_gguf
 from engine.llama.lib import Device
 from engine.llama.params import on_cpu
-from engine.llama.plan.footprint import cells_of, estimate, layer_caches, weights
+from engine.llama.plan.footprint import cells_of, estimate, layer_caches, shares, weights
 from engine.llama.plan.plan import RESERVE, Machine, longest, plan
 from engine.runtime.loop.config import ContextOptions, ModelOptions
 from engine.support.errors import ContextOverflowError, ModelLoadError
@@ -46,6 +47,17 @@ def test_the_longest_context_is_the_last_that_fits(file: GgufFile, n_sequences: 
     for size, found in ((room, 2560), (room - 2, 2304), (weights(file).total, 0)):
         assert longest(file, ModelOptions(), options, 10_000, having(size)) == found
     assert longest(file, ModelOptions(), options, 1000, having(room)) == 1000
+
+
+def test_who_shares_a_pool(file: GgufFile, tmp_path: Path) -> None:
+    """Where it saves memory, unless the positions depend on its size; or as the caller says."""
+    recurrent = read_gguf(model_files.write(tmp_path / "r.gguf", "mamba"))
+    by_length = replace(file, turns_by_length=True)
+    for model, sequences, wanted in ((file, 2, True), (file, 1, False), (recurrent, 2, False), (by_length, 2, False)):
+        assert shares(model, ContextOptions(), sequences) is wanted
+        assert shares(model, ContextOptions(kv_tokens=512), sequences)
+        assert shares(model, ContextOptions(kv_unified=True), sequences)
+        assert not shares(model, ContextOptions(kv_unified=False), sequences)
 
 
 def test_whatever_the_memory_the_plan_fits_or_is_refused(file: GgufFile) -> None:
