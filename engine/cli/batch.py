@@ -116,17 +116,10 @@ def batch(options: argparse.Namespace) -> int:
 
 def _layouts(asked: int | None, rows: int) -> Iterator[LoadOptions]:
     """Yields options to load with, each for the case that the previous ones do not fit: the requested number of
-    sequences; otherwise a buffer for each of eight rows, or of four, then one pool for eight (as much memory as one
-    buffer, slower on the CPU), then whatever fits."""
-    if asked:
-        yield {"n_sequences": asked}
-        return
-    most = min(_SEQUENCES, rows)
-    yield {"n_sequences": most}
-    if most > _SEQUENCES // 2:
-        yield {"n_sequences": _SEQUENCES // 2}
-    yield {"n_sequences": most, "kv_unified": True}
-    yield {}
+    sequences, otherwise eight, then whatever fits."""
+    yield {"n_sequences": asked or min(_SEQUENCES, rows)}
+    if not asked:
+        yield {}
 
 
 def _exit_code(report: Any) -> int:

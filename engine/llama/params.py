@@ -16,13 +16,13 @@ from typing import Any
 
 from engine.llama.gguf.gguf import GgufFile
 from engine.llama.gguf.rope import rope_params
-from engine.llama.plan.footprint import CELLS, Cells
+from engine.llama.plan.footprint import CELLS, Cells, cells_of
 from engine.llama.plan.machine import batch_threads, default_threads
 from engine.runtime.loop.config import CACHE_TYPES, FLASH_ATTENTION, SPLIT_MODES, ContextOptions, ModelOptions
 from engine.support.errors import RequestError
 
 _ROWS, _FEWER_ROWS = 256, 64
-"""Rows of a micro-batch on the CPU; the smaller number without flash attention if a conversation is longer than
+"""Rows of a micro-batch on the CPU; the smaller number without flash attention if a buffer has more cells than
 `_LONG`."""
 _LONG = 16_384
 _BLOCK = 32  # elements of a block of every quantised type that a cache may have
@@ -33,7 +33,8 @@ def on_cpu(model: GgufFile, options: ContextOptions, n_ctx: int, n_sequences: in
     shared = options.kv_unified and n_sequences > 1
     needs_flash = shared or CACHE_TYPES[options.type_v][1] < 2 or not _heads_are_blocks(model, options)
     flash_attn = options.flash_attn if options.flash_attn != "auto" else "on" if needs_flash else "off"
-    rows = _FEWER_ROWS if flash_attn == "off" and max(n_ctx, options.kv_tokens or 0) > _LONG else _ROWS
+    long = cells_of(options, n_ctx, n_sequences).each > _LONG
+    rows = _FEWER_ROWS if flash_attn == "off" and long else _ROWS
     return replace(options, flash_attn=flash_attn, n_ubatch=options.n_ubatch or rows)
 
 

@@ -48,7 +48,7 @@ def vector_options(file: GgufFile, options: ContextOptions) -> ContextOptions:
         pooling=None if pooling == "rank" else pooling,
         n_sequences=sequences,
         kv_unified=True,
-        kv_tokens=None,
+        kv_tokens=longest,
         n_batch=rows,
         n_ubatch=rows,
         outputs_per_sequence=1 if last else rows // sequences,

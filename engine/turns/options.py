@@ -57,7 +57,7 @@ class ContextLoadOptions(TypedDict, total=False):
     n_batch: int
     n_ubatch: int | None
     n_sequences: int | None
-    kv_unified: bool
+    kv_unified: bool | None
     kv_tokens: int | None
     outputs_per_sequence: int
     n_threads: int | None

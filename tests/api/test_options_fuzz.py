@@ -199,7 +199,7 @@ def test_loading(tiny: Path) -> None:
         ("progress", 5),
         ("chat_template", 5),
         ("family", 5),
-        ("kv_unified", None),
+        ("kv_unified", "yes"),
         ("no_such", 1),
     ):
         with pytest.raises(EngineError) as caught:

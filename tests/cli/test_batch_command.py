@@ -62,12 +62,11 @@ def test_all_good_then_some_failed_then_another_job(
 def test_sequences_are_as_asked_for_or_as_fit(
     tmp_path: Path, loaded: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One after the other: a buffer for each of eight rows, for four, one pool for all, what fits."""
+    """Eight rows at once, else what fits."""
     load, room = commands.load, [2]
 
     def crowded(options: Any, **more: Any) -> Engine:
-        buffers = 1 if more.get("kv_unified") else more.get("n_sequences", 1)
-        if buffers > room[0]:
+        if more.get("n_sequences", 1) > room[0]:
             loaded.append(more)
             raise ContextOverflowError("no room")
         return load(options, **more)
@@ -75,16 +74,11 @@ def test_sequences_are_as_asked_for_or_as_fit(
     monkeypatch.setattr(commands, "load", crowded)
     source = write(tmp_path / "in.jsonl", *({"prompt": f"{number}"} for number in range(20)))
     command = ["batch", source, "-o", str(tmp_path / "out.jsonl"), "--quiet", "--force"]
-    ladder: list[dict[str, Any]] = [
-        {"n_sequences": 8},
-        {"n_sequences": 4},
-        {"n_sequences": 8, "kv_unified": True},
-        {},
-    ]
+    ladder: list[dict[str, Any]] = [{"n_sequences": 8}, {}]
     assert main([*command, "--sequences", "5"]) == 1
     assert "no room" in capsys.readouterr().err
     assert loaded == [{"n_sequences": 5}]
-    for fits, tried in ((8, 1), (4, 2), (1, 3)):
+    for fits, tried in ((8, 1), (1, 2)):
         room[0] = fits
         loaded.clear()
         assert main(command) == 0

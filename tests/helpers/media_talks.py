@@ -95,7 +95,7 @@ def opened(paths: tuple[Path, Path], **options: Any) -> Engine:
 def talk(name: str, paths: tuple[Path, Path], turns: int, *, isolated: bool = False) -> Talked:
     """Hold conversations about `PICTURES` pictures, `AT_ONCE` at a time; every tenth turn or so is cancelled."""
     encoded: list[object] = []
-    with opened(paths, n_ctx=2048, n_sequences=AT_ONCE, isolated=isolated) as llm:
+    with opened(paths, n_ctx=2048, n_sequences=AT_ONCE, kv_unified=False, isolated=isolated) as llm:
         runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
         if not isolated:
             projector = runner._backend.projector

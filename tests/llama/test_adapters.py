@@ -43,7 +43,7 @@ def files(folder: Path) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def llm(files: dict[str, Path]) -> Iterator[Engine]:
-    with Engine.load(adapters=files, n_ctx=1024, n_threads=1, n_sequences=4) as llm:
+    with Engine.load(adapters=files, n_ctx=1024, n_threads=1, n_sequences=4, kv_unified=False) as llm:
         yield llm
 
 
@@ -172,7 +172,8 @@ def test_adapters_come_and_go_while_others_run(files: dict[str, Path]) -> None:
 
 def test_an_isolated_model_loads_them_in_its_process(llm: Engine, files: dict[str, Path], folder: Path) -> None:
     vector = write_control_vector(folder / "isolated.gguf")
-    with Engine.load(adapters={"a": files["a"]}, n_ctx=1024, n_threads=1, n_sequences=4, isolated=True) as isolated:
+    options: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "n_sequences": 4, "kv_unified": False}
+    with Engine.load(adapters={"a": files["a"]}, isolated=True, **options) as isolated:
         isolated.load_adapter("late", files["late"])
         for adapters in ({}, {"a": 0.5}, {"late": 1.0}):
             assert said(isolated, adapters=adapters) == said(llm, adapters=adapters)

@@ -28,10 +28,10 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> GgufFile:
 @pytest.mark.parametrize(
     ("asked", "flash_attn", "rows"),
     [
-        ({}, "off", 256),
-        ({"n_batch": 100}, "off", 100),
-        ({"n_ubatch": 512}, "off", 512),
-        ({"n_ubatch": 16}, "off", 16),
+        ({"kv_unified": False}, "off", 256),
+        ({"kv_unified": False, "n_batch": 100}, "off", 100),
+        ({"kv_unified": False, "n_ubatch": 512}, "off", 512),
+        ({"kv_unified": False, "n_ubatch": 16}, "off", 16),
         ({"flash_attn": "off"}, "off", 256),
         ({"flash_attn": "on"}, "on", 256),
         ({"flash_attn": "on", "n_ubatch": 512}, "on", 512),
@@ -57,13 +57,14 @@ def test_fewer_rows_at_once_in_a_long_context_without_flash_attention(file: Gguf
     assert on_cpu(file, ContextOptions(flash_attn="on"), 16_385, 4).n_ubatch == 256
     pool = ContextOptions(flash_attn="off", kv_unified=True, kv_tokens=100_000)
     assert on_cpu(file, pool, 512, 4).n_ubatch == 64
+    assert on_cpu(file, replace(pool, kv_tokens=None), 512, 64).n_ubatch == 64, "a pool for many"
 
 
 def test_on_a_device_llama_cpp_chooses(file: GgufFile) -> None:
     machine = Machine(None, gpus=(Device("CUDA0", "a card", True, 1 << 30, 1 << 30),))
     with Model.load(file.path, ModelOptions(n_gpu_layers=1), machine=lambda: machine) as model:
         assert model.backend(ContextOptions(n_ctx=512, n_threads=1)).options.flash_attn == "auto"
-        here = model.backend(ContextOptions(n_ctx=512, n_threads=1, offload_kqv=False))
+        here = model.backend(ContextOptions(n_ctx=512, n_sequences=1, n_threads=1, offload_kqv=False))
         assert here.options.flash_attn == "off"
 
 
@@ -79,7 +80,7 @@ def test_quantised_keys_that_cross_heads_are_refused(tmp_path: Path) -> None:
 def test_llama_cpp_is_told(file: GgufFile, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="engine.llama")
     with Model.load(file.path) as model:
-        chosen_here = ContextOptions(n_ctx=512, n_threads=1)
+        chosen_here = ContextOptions(n_ctx=512, n_sequences=1, n_threads=1)
         asked = ContextOptions(n_ctx=512, n_threads=1, n_batch=100, flash_attn="on")
         for options, told in ((chosen_here, "disabled"), (asked, "enabled")):
             caplog.clear()

@@ -148,8 +148,8 @@ def test_a_copied_prefix_goes_on_like_the_original(model: Model, unified: bool) 
 @pytest.mark.parametrize(
     ("options", "separate", "copy_cost"),
     [
-        ({}, True, 10),
-        ({"kv_unified": True}, True, 0),
+        ({"kv_unified": False}, True, 10),
+        ({}, True, 0),
         ({"n_sequences": 1}, False, 0),
         ({"n_sequences": 1, "kv_unified": True}, False, 0),
     ],
@@ -359,7 +359,7 @@ def test_a_batch_has_room_for_sixteen_outputs_at_least() -> None:
 
 
 def test_a_full_cache_says_so_and_goes_on(model: Model) -> None:
-    backend = model.backend(ContextOptions(n_threads=1, n_ctx=256, n_sequences=2, kv_unified=True))
+    backend = model.backend(ContextOptions(n_threads=1, n_ctx=256, n_sequences=2, kv_tokens=256))
     prefill(backend, [5] * 200)
     prefill(backend, [5] * 56, sequence=1)
     with pytest.raises(DecodeError, match="no room for 1 more") as caught:

@@ -55,13 +55,15 @@ def test_a_copy_costs_more_tokens_where_buffers_are_long_and_weights_few(tmp_pat
         ("qwen3", {"n_sequences": 1}),
         ("qwen3", {"n_sequences": 1, "flash_attn": "on"}),
         ("qwen3", {"n_sequences": 4}),
-        ("qwen3", {"n_sequences": 4, "kv_unified": True}),
+        ("qwen3", {"n_sequences": 4, "kv_unified": False}),
+        ("qwen3", {"n_sequences": 32}),
         ("qwen3", {"n_sequences": 4, "kv_unified": True, "kv_tokens": 12_288}),
         ("qwen3", {"type_k": "q8_0", "type_v": "q4_0"}),
         ("qwen3", {"n_ubatch": 2048, "outputs_per_sequence": 512}),
         ("gemma3", {}),
         ("mamba", {"n_sequences": 4}),
         ("lfm2", {"n_sequences": 4}),
+        ("lfm2", {"n_sequences": 4, "kv_unified": False}),
     ],
 )
 def test_what_llama_cpp_allocates_was_foreseen(
@@ -77,7 +79,7 @@ def test_what_llama_cpp_allocates_was_foreseen(
         for record in caplog.records:
             buffers.add(record.getMessage())
         sequences = backend.info.n_sequences
-        foreseen = estimate(model.file, backend.options, cells_of(made, 8192, sequences))
+        foreseen = estimate(model.file, backend.options, backend.cells)
     assert buffers.compute > 0
     assert buffers.cache > 0
     assert buffers.cache == pytest.approx(foreseen.cache, abs=0.05 * MIB)  # the log rounds to hundredths of a MiB
@@ -142,8 +144,12 @@ def test_windowed_layers_take_less_when_they_may(tmp_path: Path) -> None:
         (1, {"n_sequences": 1}, (1, 256)),
         (256, {"n_sequences": 1}, (1, 256)),
         (257, {"n_sequences": 1}, (1, 512)),
-        (257, {"n_sequences": 4}, (4, 512)),
-        (257, {"n_sequences": 4, "kv_unified": True}, (1, 512)),
+        (257, {"n_sequences": 4, "kv_unified": False}, (4, 512)),
+        (257, {"n_sequences": 4}, (1, 1280)),
+        (256, {"n_sequences": 20}, (1, 5120)),
+        (4096, {"n_sequences": 20}, (1, 10_240)),
+        (4096, {"n_sequences": 3, "kv_unified": True}, (1, 8192)),
+        (16_000, {"n_sequences": 4}, (1, 16_128)),
         (257, {"n_sequences": 4, "kv_unified": True, "kv_tokens": 700}, (1, 768)),
     ],
 )
@@ -151,14 +157,15 @@ def test_buffers_are_padded_as_llama_cpp_does(
     tmp_path: Path, n_ctx: int, options: dict[str, Any], cells: tuple[int, int]
 ) -> None:
     made = ContextOptions(n_ctx=n_ctx, n_threads=1, **options)
-    assert cells_of(made, n_ctx, options["n_sequences"]) == (*cells, options["n_sequences"])
     with Model.load(model_files.write(tmp_path / "m.gguf")) as model:
         backend = model.backend(made)
+        assert cells_of(backend.options, n_ctx, options["n_sequences"]) == (*cells, options["n_sequences"])
         context = backend._handle()  # pyright: ignore[reportPrivateUsage]
         assert library().llama_n_ctx(context) == cells[0] * cells[1]
         assert library().llama_n_ctx_seq(context) == cells[1]
         assert backend.info.n_ctx == n_ctx, "what was asked for, not what it is padded to"
-        assert backend.info.kv_tokens == (cells[1] if options.get("kv_unified") else 0)
+        pool = options["n_sequences"] > 1 and options.get("kv_unified", True)
+        assert backend.info.kv_tokens == (cells[1] if pool else 0)
 
 
 def test_checkpoints_count_as_memory(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_answers_are_the_same_whatever_the_head_guesses(
     streams: int,
 ) -> None:
     guess_always(monkeypatch)
-    with loaded(files[kind], n_sequences=streams, draft="mtp") as llm:
+    with loaded(files[kind], n_sequences=streams, kv_unified=False, draft="mtp") as llm:
         assert same(answers(llm, ASKED), expected)
         metrics = llm.metrics
     assert metrics.drafted_tokens > 500
@@ -202,7 +202,7 @@ def test_preempted_requests_are_guessed_for_again(monkeypatch: pytest.MonkeyPatc
     guess_always(monkeypatch)
     texts = questions(5, 20)
     options = {**GREEDY, "max_tokens": None, "logprobs": 2}
-    monkeypatch.setattr("engine.runtime.loop.sequence._RESERVE", 0)
+    monkeypatch.setattr("engine.runtime.loop.sequence.ANSWER", 0)
     preempted: list[object] = []
     preempt = Scheduler.preempt
 
@@ -211,7 +211,7 @@ def test_preempted_requests_are_guessed_for_again(monkeypatch: pytest.MonkeyPatc
         preempt(scheduler, state)
 
     monkeypatch.setattr(Scheduler, "preempt", watched)
-    pool: dict[str, Any] = {"n_sequences": 4, "n_ctx": 256, "kv_unified": True}
+    pool: dict[str, Any] = {"n_sequences": 4, "n_ctx": 256, "kv_tokens": 256}
     with loaded(files["often"], **pool) as llm:
         plain = answers(llm, texts, **options)
     del preempted[:]

@@ -99,7 +99,7 @@ def test_a_state_with_pictures_says_what_reading_it_again_says(
 
 def test_a_restored_sequence_knows_where_its_pictures_end(files: tuple[Path, Path], kind: Kind) -> None:
     with Model.load(files[0]) as model:
-        options = ContextOptions(n_ctx=1024, n_sequences=3, n_threads=1)
+        options = ContextOptions(n_ctx=1024, n_sequences=3, kv_unified=False, n_threads=1)
         backend = model.backend(options, read_projector(files[1]))
         assert backend.projector is not None
         unit = next(part for part in backend.projector.read(media(kind)) if isinstance(part, MediaChunk))

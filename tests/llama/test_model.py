@@ -22,6 +22,7 @@ from engine.llama import model as llama
 from engine.llama import params as llama_params
 from engine.llama.gguf.gguf import NamedTemplate
 from engine.llama.model import Model
+from engine.llama.params import on_cpu
 from engine.llama.plan.footprint import Cells, cells_of, estimate
 from engine.llama.plan.machine import anonymous_memory, return_freed_memory
 from engine.llama.plan.plan import RESERVE, Machine
@@ -233,7 +234,7 @@ def test_a_conversation_may_hold_a_modest_length_unless_said_otherwise(
             assert long.backend(options).info.n_ctx == 8192
         assert long.backend(ContextOptions(kv_unified=True, kv_tokens=1024)).info.n_ctx == 1024
         caplog.clear()
-        assert long.backend(ContextOptions(n_ctx=9000, n_sequences=2)).info.n_ctx == 9000
+        assert long.backend(ContextOptions(n_ctx=9000, n_sequences=2, kv_unified=False)).info.n_ctx == 9000
         assert "n_ctx=9,000 tokens a conversation (as asked for)" in caplog.text
         assert "n_sequences=2 (as asked for), a KV buffer for each" in caplog.text
 
@@ -241,11 +242,13 @@ def test_a_conversation_may_hold_a_modest_length_unless_said_otherwise(
 @pytest.mark.parametrize(
     ("options", "sequences", "kv_tokens"),
     [
-        ({}, 4, 0),
+        ({}, 4, 2048),
         ({"n_sequences": 1}, 1, 0),
-        ({"n_sequences": 7}, 7, 0),
-        ({"n_batch": 2}, 2, 0),
-        ({"kv_unified": True}, 4, 512),
+        ({"n_sequences": 7}, 7, 3584),
+        ({"n_sequences": 7, "kv_unified": False}, 7, 0),
+        ({"n_batch": 2}, 2, 1024),
+        ({"n_sequences": 32}, 32, 16_384),
+        ({"kv_tokens": 600}, 4, 768),
         ({"kv_unified": True, "n_sequences": 16, "kv_tokens": 1000}, 16, 1024),
     ],
 )
@@ -262,7 +265,7 @@ def test_how_many_conversations_and_where(
 
 def needed(model: Model, n_sequences: int, n_ctx: int = 512) -> int:
     """Memory for so many conversations, in bytes."""
-    options = ContextOptions(flash_attn="off", n_ubatch=256, n_sequences=n_sequences)
+    options = on_cpu(model.file, ContextOptions(kv_unified=n_sequences > 1), n_ctx, n_sequences)
     return estimate(model.file, options, cells_of(options, n_ctx, n_sequences)).total
 
 
@@ -295,10 +298,10 @@ def test_only_what_was_left_out_is_made_to_fit(tmp_path: Path, monkeypatch: pyte
         assert (info.n_ctx, info.n_sequences) == (2560, 1)
         with pytest.raises(ContextOverflowError, match=r"n_ctx=4,096 needs .* the largest that fits is n_ctx=2,560\."):
             model.backend(ContextOptions(n_ctx=4096))
-        fewer = model.backend(ContextOptions(n_sequences=3)).info
+        fewer = model.backend(ContextOptions(n_sequences=3, kv_unified=False)).info
         assert (fewer.n_ctx < 2560, fewer.n_sequences) == (True, 3)
         with pytest.raises(ContextOverflowError, match="n_ctx=2,560 with n_sequences=3 needs"):
-            model.backend(ContextOptions(n_ctx=2560, n_sequences=3))
+            model.backend(ContextOptions(n_ctx=2560, n_sequences=3, kv_unified=False))
         with pytest.raises(ContextOverflowError, match=r"kv_tokens=90,000 needs .* that fits is kv_tokens=[\d,]+\."):
             model.backend(ContextOptions(kv_unified=True, kv_tokens=90_000))
         monkeypatch.setattr(model, "_machine", lambda: having(MIB))
@@ -365,12 +368,12 @@ def test_weights_beyond_memory_are_refused(tiny: Path, monkeypatch: pytest.Monke
         {"rope_freq_base": -1.0},
         {"outputs_per_sequence": 0},
         {"n_sequences": 16, "n_batch": 8},
-        {"kv_tokens": 512},
-        {"kv_tokens": 512, "kv_unified": True, "n_ctx": 513},
+        {"kv_tokens": 512, "kv_unified": False},
+        {"kv_tokens": 512, "n_ctx": 513},
         {"n_threads": 10_000},
         {"n_ctx": "5"},
         {"n_ctx": True},
-        {"kv_unified": None},
+        {"kv_unified": 1},
         {"checkpoint_mib": -1},
     ],
 )

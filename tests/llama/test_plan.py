@@ -1,6 +1,7 @@
 """What is planned on made-up machines: what the caller gave is kept or refused, the rest is what fits."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import model_files
@@ -8,7 +9,8 @@ import pytest
 
 from engine.llama.gguf.gguf import GgufFile, read_gguf
 from engine.llama.lib import Device
-from engine.llama.plan.footprint import cells_of, estimate, layer_caches, weights
+from engine.llama.params import on_cpu
+from engine.llama.plan.footprint import cells_of, estimate, layer_caches, shares, weights
 from engine.llama.plan.plan import RESERVE, Machine, longest, plan
 from engine.runtime.loop.config import ContextOptions, ModelOptions
 from engine.support.errors import ContextOverflowError, ModelLoadError
@@ -33,17 +35,29 @@ def having(room: int, *devices: int) -> Machine:
 
 
 def context_size(file: GgufFile, n_ctx: int, n_sequences: int = 1, **options: Any) -> int:
-    made = ContextOptions(n_ubatch=256, flash_attn="off", **options)
+    made = on_cpu(file, ContextOptions(**{"kv_unified": n_sequences > 1, **options}), n_ctx, n_sequences)
     return estimate(file, made, cells_of(made, n_ctx, n_sequences)).total
 
 
-@pytest.mark.parametrize("n_sequences", [1, 3])
-def test_the_longest_context_is_the_last_that_fits(file: GgufFile, n_sequences: int) -> None:
-    options = ContextOptions(n_sequences=n_sequences)
-    room = weights(file).total + context_size(file, 2560, n_sequences)
+@pytest.mark.parametrize(("n_sequences", "kv_unified"), [(1, None), (3, None), (3, False)])
+def test_the_longest_context_is_the_last_that_fits(file: GgufFile, n_sequences: int, kv_unified: bool | None) -> None:
+    options = ContextOptions(n_sequences=n_sequences, kv_unified=kv_unified)
+    given = {} if kv_unified is None else {"kv_unified": kv_unified}
+    room = weights(file).total + context_size(file, 2560, n_sequences, **given)
     for size, found in ((room, 2560), (room - 2, 2304), (weights(file).total, 0)):
         assert longest(file, ModelOptions(), options, 10_000, having(size)) == found
     assert longest(file, ModelOptions(), options, 1000, having(room)) == 1000
+
+
+def test_who_shares_a_pool(file: GgufFile, tmp_path: Path) -> None:
+    """Where it saves memory, unless the positions depend on its size; or as the caller says."""
+    recurrent = read_gguf(model_files.write(tmp_path / "r.gguf", "mamba"))
+    by_length = replace(file, turns_by_length=True)
+    for model, sequences, wanted in ((file, 2, True), (file, 1, False), (recurrent, 2, False), (by_length, 2, False)):
+        assert shares(model, ContextOptions(), sequences) is wanted
+        assert shares(model, ContextOptions(kv_tokens=512), sequences)
+        assert shares(model, ContextOptions(kv_unified=True), sequences)
+        assert not shares(model, ContextOptions(kv_unified=False), sequences)
 
 
 def test_whatever_the_memory_the_plan_fits_or_is_refused(file: GgufFile) -> None:
@@ -53,7 +67,9 @@ def test_whatever_the_memory_the_plan_fits_or_is_refused(file: GgufFile) -> None
         {"n_ctx": 4096},
         {"n_sequences": 3},
         {"n_ctx": 2048, "n_sequences": 4},
-        {"kv_unified": True, "kv_tokens": 6000},
+        {"kv_tokens": 6000},
+        {"kv_unified": False, "n_sequences": 3},
+        {"kv_unified": False},
         {"type_k": "q8_0", "type_v": "q8_0"},
     ]
     refused = planned = 0

@@ -98,7 +98,7 @@ def test_every_parameter_of_the_sdk_has_its_row() -> None:
 
 @pytest.fixture(scope="module")
 def model(builtin_model_path: Path) -> Iterator[Engine]:
-    with Engine.load(builtin_model_path, n_ctx=512, n_sequences=4) as llm:
+    with Engine.load(builtin_model_path, n_ctx=512, n_sequences=4, flash_attn="off") as llm:
         yield llm
 
 

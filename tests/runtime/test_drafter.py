@@ -266,7 +266,7 @@ def test_every_output_equals_its_run_alone(
     texts: dict[int, str] = {}
     step = 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sequence, "_RESERVE", reserve)
+        patch.setattr(sequence, "ANSWER", reserve)
         for pause, text, cancel_after in script:
             bench.step(pause)
             step += pause

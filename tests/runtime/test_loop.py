@@ -12,6 +12,8 @@ from engine.runtime.guidance.matcher import Mask
 from engine.runtime.loop import sequence
 from engine.runtime.loop.backend import Row, Sampler
 from engine.runtime.loop.generation import Limits
+from engine.runtime.loop.scheduler import Scheduler
+from engine.runtime.loop.sequence import SequenceState
 from engine.support.errors import ContextOverflowError, DecodeError, EngineError
 from engine.types.sampling import SamplingParams
 
@@ -244,7 +246,7 @@ def test_a_prompt_that_fills_the_context_draws_one_token() -> None:
 
 
 def test_out_of_cells_preempts_the_youngest_and_resumes_it_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sequence, "_RESERVE", 0)  # admission would have them wait
+    monkeypatch.setattr(sequence, "ANSWER", 0)  # admission would have them wait
     bench = Bench(lambda text: text[0] * 30, n_ctx=64, kv_tokens=64, n_sequences=3)
     ids = [bench.submit(letter * 8) for letter in "abc"]
     bench.run()
@@ -622,7 +624,7 @@ def test_every_output_equals_its_run_alone(
         draft_max=draft_max,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sequence, "_RESERVE", reserve)
+        patch.setattr(sequence, "ANSWER", reserve)
         texts = played(bench, script)
     for id_, text in texts.items():
         completion = bench.completion(id_)
@@ -665,6 +667,21 @@ def test_a_pool_admits_as_many_as_will_fit_and_evaluates_nothing_twice(max_token
     assert [bench.completion(id_).content for id_ in ids] == [text[0] * 60 for text in texts]
     assert bench.backend.evaluated == 16 * (620 + 60)
     assert most == at_once
+
+
+@pytest.mark.parametrize(("length", "preempted"), [(60, 0), (600, 1)])
+def test_answers_that_may_be_long_begin_together(monkeypatch: pytest.MonkeyPatch, length: int, preempted: int) -> None:
+    """Three answers, of which each may fill the pool: they start at once, and where they outgrow it one waits once."""
+    gone: list[SequenceState] = []
+    preempt = Scheduler.preempt
+    monkeypatch.setattr(Scheduler, "preempt", lambda scheduler, state: (gone.append(state), preempt(scheduler, state)))
+    bench = Bench(lambda text: text[0] * length, n_ctx=2000, kv_tokens=2000, n_sequences=3)
+    ids = [bench.submit(letter * 100, Limits(max_tokens=1900)) for letter in "abc"]
+    bench.step(3)
+    assert all(bench.replies.get(id_) for id_ in ids)
+    bench.run()
+    assert [bench.completion(id_).content for id_ in ids] == [letter * length for letter in "abc"]
+    assert (len(gone), {state.request.id for state in gone} - set(ids[-1:])) == (preempted, set())
 
 
 def over(bench: Bench, id_: int) -> bool:

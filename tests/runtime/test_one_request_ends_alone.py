@@ -167,7 +167,8 @@ def kept(tmp_path: Path) -> Path:
 def answered(folder: Path) -> int:
     """Ask with the states in a folder, beside another request; returns how much of the prompt came from there."""
     states = StateStore(0, folder, 1 << 30)
-    with Engine.load(n_ctx=512, n_sequences=3, n_threads=1, preflight=False, states=states) as llm:
+    options: dict[str, Any] = {"n_ctx": 512, "n_sequences": 3, "n_threads": 1, "preflight": False}
+    with Engine.load(kv_unified=False, states=states, **options) as llm:  # a pool would share the first token
         running = llm.stream("Hello!", temperature=0)
         answer = llm.chat(ASKED, temperature=0)
         assert running.result(timeout=60).content == "Hello! How can I help?"

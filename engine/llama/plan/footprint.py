@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from engine.llama.gguf.gguf import GgufFile, Layer
-from engine.runtime.loop.config import CACHE_TYPES, ContextOptions
+from engine.runtime.loop.config import ANSWER, CACHE_TYPES, ContextOptions
 
 CELLS = 256
 """llama.cpp rounds a context up to a multiple of this."""
@@ -24,6 +24,8 @@ _TOKEN = 480
 """Bytes per token of the vocabulary, measured: llama.cpp keeps its text three times, in maps, and the merges."""
 _OPERATIONS_A_BYTE = 20
 """Arithmetic operations of prefill in the time of copying a byte; rough: fewer on CPUs, more on GPUs."""
+POOL = 8192
+"""The fewest cells of a pool whose size the caller leaves open."""
 
 
 class Cells(NamedTuple):
@@ -39,10 +41,22 @@ class Cells(NamedTuple):
 
 
 def cells_of(options: ContextOptions, n_ctx: int, n_sequences: int) -> Cells:
-    """Returns the cells for conversations of `n_ctx` tokens; llama.cpp makes each buffer a multiple of 256."""
-    wanted = max(options.kv_tokens or 0, n_ctx, 1) if options.kv_unified else n_ctx
-    buffers = 1 if options.kv_unified else n_sequences
+    """Returns the cells for conversations of `n_ctx` tokens; llama.cpp makes each buffer a multiple of 256. A pool
+    holds at least one conversation in full and, unless the caller asks for more, no more than all of them can use."""
+    buffers, wanted = n_sequences, n_ctx
+    if options.kv_unified:
+        pool = options.kv_tokens or min(max(POOL, ANSWER * n_sequences), n_ctx * n_sequences)
+        buffers, wanted = 1, max(n_ctx, pool)
     return Cells(buffers, -(-max(wanted, 1) // CELLS) * CELLS, n_sequences)
+
+
+def shares(model: GgufFile, options: ContextOptions, n_sequences: int) -> bool:
+    """Whether the conversations share one pool, as the caller says or, by default, where it saves memory and loses
+    nothing: recurrent layers have states of a fixed size, and LongRoPE turns positions by the size of a buffer."""
+    if options.kv_unified is not None or options.kv_tokens is not None:
+        return options.kv_unified is not False
+    attends = any(layer.keys for layer in model.layers)
+    return n_sequences > 1 and attends and not model.turns_by_length
 
 
 class Weights(NamedTuple):

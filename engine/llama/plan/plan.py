@@ -8,6 +8,7 @@ besides the weights; their length, up to 8,192 tokens or the training length, or
 """
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -15,7 +16,17 @@ from engine.llama.gguf.gguf import GgufFile
 from engine.llama.gguf.rope import positions, reach, rope_options
 from engine.llama.lib import Device, devices, repacked_types
 from engine.llama.params import check, on_cpu, position_limit
-from engine.llama.plan.footprint import CELLS, Cells, Footprint, Weights, cells_of, estimate, layer_caches, weights
+from engine.llama.plan.footprint import (
+    CELLS,
+    Cells,
+    Footprint,
+    Weights,
+    cells_of,
+    estimate,
+    layer_caches,
+    shares,
+    weights,
+)
 from engine.llama.plan.machine import address_space, available_memory
 from engine.runtime.loop.config import ContextOptions, ModelOptions
 from engine.support.errors import ContextOverflowError, ModelLoadError
@@ -215,12 +226,7 @@ class _Planner:
         return Plan(replace(self._model, n_gpu_layers=layers), ready, need, summary)
 
     def longest(self, n_sequences: int, limit: int) -> int:
-        """In steps of 256 tokens."""
-        low, high = 0, -(-limit // CELLS)
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if self._fits(middle * CELLS, n_sequences) else (low, middle - 1)
-        return min(low * CELLS, limit)
+        return _largest(limit, lambda n_ctx: self._fits(n_ctx, n_sequences))
 
     def check_weights(self) -> None:
         if self._room is None or self._held is not None or not self._model.check_memory:
@@ -241,7 +247,8 @@ class _Planner:
         return next((n for n in range(most, 1, -1) if self._fits(wanted, n, share=0.5)), 1)
 
     def _ready(self, n_ctx: int, n_sequences: int, layers: int) -> ContextOptions:
-        some = replace(self._context, n_sequences=n_sequences)
+        pool = shares(self._file, self._context, n_sequences)
+        some = replace(self._context, n_sequences=n_sequences, kv_unified=pool)
         attends_here = not (some.offload_kqv and layers and self._machine.gpus)
         return on_cpu(self._file, some, n_ctx, n_sequences) if attends_here else some
 
@@ -310,14 +317,11 @@ class _Planner:
         return size if self._held is None else max(0, size - self._held)
 
     def _refusal(self, n_ctx: int, n_sequences: int) -> str:
-        file, options, vectors = self._file, self._context, self._vectors
+        options = self._context
         _, need = self._need(n_ctx, n_sequences)
-        fits = _Planner(
-            file, self._model, replace(options, kv_tokens=None), self._machine, self._held, self._beside,
-            vectors=vectors,
-        ).longest(n_sequences, options.kv_tokens or n_ctx)  # fmt: skip
-        name = "kv_tokens" if options.kv_tokens else "n_ctx"
-        fewer = f" with n_sequences={n_sequences}" if n_sequences > 1 and not options.kv_unified else ""
+        fits = _largest(options.kv_tokens or n_ctx, lambda size: self._sized(size)._fits(size, n_sequences))
+        name = "kv_tokens" if options.kv_tokens and not (self._vectors or self._file.embeds) else "n_ctx"
+        fewer = f" with n_sequences={n_sequences}" if n_sequences > 1 and not options.kv_tokens else ""
         advice = (
             f"the largest that fits is {name}={fits:,}{fewer}"
             if fits
@@ -332,6 +336,14 @@ class _Planner:
             f'MiB are available besides the weights; {advice}. A quantised cache (type_k="q8_0", '
             'type_v="q8_0") halves it.'
         )
+
+    def _sized(self, size: int) -> "_Planner":
+        """Returns the planner of a pool of `size` cells, if the caller chose its size."""
+        if not self._context.kv_tokens:
+            return self
+        context = replace(self._context, n_ctx=None, kv_tokens=size)
+        beside, vectors = self._beside, self._vectors
+        return _Planner(self._file, self._model, context, self._machine, self._held, beside, vectors=vectors)
 
     def _summary(self, ready: ContextOptions, need: Need, layers: int, wanted: int) -> str:
         """Returns one line on what was chosen, and by whom, with the numbers."""
@@ -354,3 +366,12 @@ class _Planner:
             f"{need.context.compute / _MIB:,.0f}{drafting}){devices}; flash attention {ready.flash_attn}, "
             f"{ready.rows_at_once} rows at once; positions {positions(self._file, ready) or 'without a length'}"
         )
+
+
+def _largest(limit: int, fits: Callable[[int], bool]) -> int:
+    """Returns the most tokens up to `limit` that fit, in steps of 256."""
+    low, high = 0, -(-limit // CELLS)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle * CELLS) else (low, middle - 1)
+    return min(low * CELLS, limit)

@@ -41,6 +41,8 @@ MAX_DEVICES = 16  # llama_max_devices()
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ of llama.cpp
 # With room for fewer, llama.cpp's prefill without flash attention takes 15 % longer (0.2 B, 1 to 8 beside 12 and 16).
 _LEAST_OUTPUTS = 16
+ANSWER = 512
+"""Tokens of a shared pool that an answer is expected to take from here on, at most."""
 MAX_THREADS = 512  # GGML_MAX_N_THREADS of ggml.h
 
 Count: TypeAlias = Annotated[int, Field(ge=1, lt=2**31)]
@@ -108,11 +110,13 @@ class ContextOptions:
 
     - `n_ctx`: maximum number of tokens in one conversation, its answers included. None: 8,192 or the training length,
       whichever is less, or still less if memory is short; the log says how many.
-    - `n_sequences`: conversations that are decoded at once, each with its own KV buffer of `n_ctx` tokens. None: four,
-      or as many as fit into half of the free memory, but at least one; the log says how many.
-    - `kv_unified`: one pool of `kv_tokens` cells (None: `n_ctx`) that all conversations share, instead of a buffer for
-      each: for many short conversations in little memory. Prefixes are shared there without copying, but on the CPU
-      attention takes longer, because it passes over the cells of all conversations.
+    - `n_sequences`: conversations that are decoded at once. None: four, or as many as fit into half of the free memory,
+      but at least one; the log says how many.
+    - `kv_unified`: True: one pool of `kv_tokens` cells that all conversations share; False: a buffer of `n_ctx` cells
+      for each. None: a pool, but buffers for models without attention or with LongRoPE. In a pool prefixes are shared
+      without copying; on the CPU attention passes over the cells of all conversations.
+    - `kv_tokens`: the size of the pool. None: `n_ctx`, but at least 8,192 and 512 for each conversation, as far as they
+      can use that.
     - `n_batch`: maximum number of rows in one decode, computed `n_ubatch` at a time (None: 512; 256 on the CPU). At
       most `n_outputs` rows have logits: `outputs_per_sequence`, or 16 in all if that is more, bounds the memory that a
       large vocabulary takes.
@@ -140,7 +144,7 @@ class ContextOptions:
 
     n_ctx: Count | None = None
     n_sequences: Annotated[int, Field(ge=1, le=MAX_SEQUENCES)] | None = None
-    kv_unified: bool = False
+    kv_unified: bool | None = None
     kv_tokens: Count | None = None
     n_batch: Count = 2048
     n_ubatch: Count | None = None
@@ -177,9 +181,9 @@ class ContextOptions:
             )
         if self.kv_tokens is None:
             return
-        if not self.kv_unified:
+        if self.kv_unified is False:
             raise RequestError(
-                f"kv_tokens={self.kv_tokens} is the size of a shared pool; pass kv_unified=True with it, or set n_ctx, "
+                f"kv_tokens={self.kv_tokens} is the size of a shared pool; leave kv_unified=False out, or set n_ctx, "
                 "the size of each conversation, instead."
             )
         if self.n_ctx is not None and self.n_ctx > self.kv_tokens:

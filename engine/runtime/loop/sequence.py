@@ -8,6 +8,7 @@ from typing import Any
 from engine.runtime.draft.draft_rule import DraftRecord
 from engine.runtime.draft.ngram import Ngrams
 from engine.runtime.loop.backend import Sampler
+from engine.runtime.loop.config import ANSWER
 from engine.runtime.loop.generation import Generation
 from engine.runtime.loop.logprobs import TokenLogprobs
 from engine.runtime.loop.request import Request
@@ -118,15 +119,12 @@ class SequenceState:
         )
 
 
-_RESERVE = 512
-"""Tokens of a shared pool that are reserved for an answer without `max_tokens`."""
-
-
 def longest(state: SequenceState, n_ctx: int) -> int:
-    """Returns the maximum number of tokens that the request is expected to hold."""
-    request = state.request
-    if request.pin:
+    """Returns how many tokens the request is expected to hold: few answers are as long as they may be, so no more than
+    `ANSWER` further ones count."""
+    limits = state.request.limits
+    if state.request.pin:
         return 0
-    left = request.limits.max_tokens
-    wanted = len(request.tokens) + (_RESERVE if left is None else left + len(request.limits.reasoning_close))
-    return min(wanted, n_ctx)
+    most = len(state.request.tokens) + (limits.max_tokens or 0) + len(limits.reasoning_close)
+    further = ANSWER if limits.max_tokens is None else min(ANSWER, max(0, most - len(state.tokens)))
+    return min(len(state.tokens) + further, n_ctx)
