@@ -54,9 +54,7 @@ def main() -> int:
         restarts = llm.metrics.restarts
     for name, counts in sorted(ends.items()):
         print(f"{name:28} {', '.join(f'{count} {end}' for end, count in counts.most_common())}")
-    print(
-        f"{options.count} requests that fail, {options.count} clean turns after them: broken {broken}; restarts {restarts}"
-    )
+    print(f"{options.count} failing requests, as many clean turns: broken {broken}; restarts {restarts}")
     return int(broken > 0)
 
 

@@ -81,8 +81,8 @@ def try_file(
         raise ModelLoadError(f"{tried} is not loaded. {verdict.reason.removeprefix(_REFUSED)}")
     if verdict.reason == NOT_NUMBERS:
         raise ModelLoadError(
-            f"{tried} is not loaded: with it the model computes NaN or infinity. The adapter is damaged, or was made for "
-            "another model: download or convert it again."
+            f"{tried} is not loaded: with it the model computes NaN or infinity. The adapter is damaged, or was made "
+            "for another model: download or convert it again."
         )
     if verdict.outcome != "sound":
         raise ModelLoadError(

@@ -1,4 +1,4 @@
-"""Whatever a request fails of, clean turns after it answer as before: on scripts whose cells are spoiled, and on weights."""
+"""Whatever a request fails of, clean turns after it answer as before: on spoiled scripts, and on weights."""
 
 import random
 from collections.abc import Sequence
