@@ -87,6 +87,7 @@ def constraint_of(
         demand.reserve if demand.max_tokens is None else min(demand.reserve, demand.max_tokens // 2),
         is_json,
         is_json and demand.close_at_limit,
+        holds == "answer" and what.answer is None,
     )
 
 

@@ -114,6 +114,7 @@ class SequenceState:
             undrafted_tokens=self.drafts.undrafted,
             dropped_messages=self.request.dropped,
             shortened_results=self.request.shortened,
+            dropped_calls=self.generation.dropped_calls,
             sampling=self.request.sampled,
         )
 
