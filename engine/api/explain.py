@@ -244,6 +244,7 @@ def _parser(template: ChatTemplate, asked: ExplainInput, vocab: Vocab | None, pr
         prompt,
         asked.tools or None,
         asked.tool_choice,
+        json=asked.constraint is not None and asked.constraint.is_json,
         control_tokens=vocab.control_tokens if vocab else None,
         trace=True,
         builtin_tools=asked.builtin_tools,

@@ -35,7 +35,7 @@ _PENALTIES = (
 )
 _FORM = _option("response_format", Json, "json_object (with a `schema` too), json_schema", read=read_response_format)
 _CALLS = (
-    Field("parallel_tool_calls", "honoured", bool, "false: one call a turn", (True,)),
+    Field("parallel_tool_calls", "honoured", bool, "false: one call a turn; true: any number where calls are demanded"),
     Field("tool_choice", "honoured", str | Json, "auto, none, required, a function, allowed_tools"),
     Field("tools", "honoured", list[Json], "functions only; `strict` holds calls to their schema"),
 )

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import core_schema
 
 from engine.tools.subschemas import Schema, mapped
 
@@ -15,10 +16,44 @@ _LAST = ("default", "properties", "required")
 _NULL = {"type": "null"}
 
 
-class _Generate(GenerateJsonSchema):
-    """Omits a default that JSON cannot represent, without a warning: the call still uses it."""
+class TypeSchema(GenerateJsonSchema):
+    """Writes the schema of a type. A default that JSON cannot represent is omitted, without a warning: the call still
+    uses it. A `Decimal` is a number, or a text of sign, digits and point; pydantic says: any text."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - as pydantic declares it
+
+    def decimal_schema(self, schema: core_schema.DecimalSchema) -> dict[str, Any]:
+        """Returns the schema of a decimal: a number if it has bounds, which say nothing of a text; a text if its digits
+        are counted, which a number cannot say; else either."""
+        text = {"type": "string", "pattern": _decimal(schema)}
+        if "max_digits" in schema or "decimal_places" in schema:
+            return text
+        number = super().decimal_schema(schema)["anyOf"][0] if self.mode == "validation" else None
+        if number is None:
+            return text
+        return number if schema.keys() & _BOUNDS else {"anyOf": [number, text]}
+
+
+_BOUNDS = frozenset(["ge", "gt", "le", "lt", "multiple_of"])
+_MOST_DIGITS = 19
+"""Before the point, and behind it, if the type says nothing: as many as numbers have under a constraint."""
+
+
+def _decimal(schema: core_schema.DecimalSchema) -> str:
+    """Returns the pattern of a decimal as text."""
+    places, most = schema.get("decimal_places"), schema.get("max_digits")
+    least = max(schema.get("ge", -1), schema.get("gt", -1))
+    behind = range(1, min(_MOST_DIGITS if places is None else places, most or _MOST_DIGITS) + 1)
+    if most is None or places is not None:
+        whole = _MOST_DIGITS if most is None else max(most - len(behind), 0)
+        fraction = rf"\.[0-9]{{1,{len(behind)}}}"
+        spelt = f"[0-9]{{1,{whole}}}" + (f"({fraction})?" if behind else "")
+        if not whole:
+            spelt = f"0{fraction}"  # pydantic counts the digit of a plain 0
+    else:
+        parts = [rf"[0-9]{{1,{most - size}}}\.[0-9]{{{size}}}" for size in behind if size < most]
+        spelt = "|".join([f"[0-9]{{1,{most}}}", *parts])
+    return f"^{'' if least >= 0 else '-?'}({spelt})$"
 
 
 def model_schema(model: type[BaseModel]) -> dict[str, Any]:
@@ -27,7 +62,7 @@ def model_schema(model: type[BaseModel]) -> dict[str, Any]:
     A nullable property whose default is null is shown without the null: leaving it out means the same, and models make
     fewer mistakes that way. Raises pydantic's error for a model that has no schema.
     """
-    schema = model.model_json_schema(schema_generator=_Generate)
+    schema = model.model_json_schema(schema_generator=TypeSchema)
     definitions: dict[str, dict[str, Any]] = schema.pop("$defs", {})
     cleaner = _Cleaner(definitions, frozenset(name for name in definitions if _reaches(name, name, definitions)))
     if name := _target(schema):

@@ -154,6 +154,7 @@ class Turns:
         claims: bool,
     ) -> Stream:
         memory = self.memory
+        form = None if demand.response is None else demand.response.answer
 
         def remember(events: Sequence[Event]) -> None:
             *before, turn = with_answer(conversation, fold(events))
@@ -165,7 +166,8 @@ class Turns:
             _parser_choice(demand),
             reasoning_format=options.get("reasoning_format", "deepseek"),
             control_tokens=self._service.vocab.control_tokens,
-            exact=demand.response is not None and demand.response.answer.exact,
+            json=form is not None and form.is_json,
+            exact=form is not None and form.exact,
             id_salt=_salt(prompt, sampling),
             builtin_tools=options.get("builtin_tools", ()),
         )

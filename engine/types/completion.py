@@ -20,6 +20,7 @@ class Usage(Record):
     `drafted_tokens` were guessed ahead (speculation), of which `accepted_tokens` were right; `undrafted_tokens` were
     drawn without a guess, because guesses did not pay. `dropped_messages` were left out of the prompt
     (`overflow="truncate_oldest"`), `shortened_results` are in it only in part (`overflow="shorten_results"`).
+    `dropped_calls` repeated another call of their turn, which was to make calls, and ended it.
     `limit` is what cut off an answer that ended by "length": `max_tokens`, or the end of the context. `sampling` tells
     what the tokens were drawn with, and who said so: "temperature 0.6 (the caller); top_k 40 (the file)".
     A usage is false where nothing was counted: a server need not tell.
@@ -37,6 +38,7 @@ class Usage(Record):
     undrafted_tokens: int = 0
     dropped_messages: int = 0
     shortened_results: int = 0
+    dropped_calls: int = 0
     limit: Limit | None = None
     sampling: str = ""
 

@@ -28,7 +28,7 @@ class Constraint:
     - `closes`: the texts that close reasoning; `enders`: markers that end it without closing it. `close`: the text to
       insert to close it. `reserve`: tokens reserved for the answer; reasoning is closed when only these are left.
     - `is_json`: the answer is one JSON text, and nothing but it is allowed. `close_at_limit`: it is completed when its
-      tokens are used up.
+      tokens are used up. `only_calls`: the answer is calls, and nothing but them is allowed.
     """
 
     grammar: TurnGrammar
@@ -41,3 +41,4 @@ class Constraint:
     reserve: int = 0
     is_json: bool = False
     close_at_limit: bool = False
+    only_calls: bool = False

@@ -85,7 +85,8 @@ def options_of(turn: Turn) -> dict[str, Any]:
 
 def wrong(turn: Turn, completion: Completion) -> str | None:
     """What is wrong with a turn that was not cut off; None where all is as it was wished."""
-    calls, is_answer = completion.tool_calls, completion.parsed is not None
+    calls = completion.tool_calls
+    is_answer = completion.parsed is not None and completion.content.startswith("{")
     valid = all(call.error is None for call in calls)
     names = {call.name for call in calls}
     match turn.wish:

@@ -202,6 +202,7 @@ def test_what_the_engine_is_asked_for() -> None:
         "max_tokens": 9,
         "logit_bias": {3: -100},
         "logprobs": 2,
+        "parallel_tool_calls": True,
         "reasoning": "low",
         "top_k": 5,
         "template_kwargs": {"a": 1},

@@ -11,7 +11,7 @@ from engine.formats.grammar.json_schema import prepared
 from engine.formats.grammar.lark import Cut
 from engine.formats.grammar.response import Response
 from engine.formats.grammar.turn_grammar import Allowed, turn_grammar
-from engine.formats.parsing.grammar import JsonText, Rules
+from engine.formats.parsing.grammar import Rules
 from engine.support.errors import RequestError
 from engine.types.constraint import Constraint, Holds
 from engine.types.prompt import Piece
@@ -74,7 +74,7 @@ def constraint_of(
     grammar = turn_grammar(format_, what, cut, rules)
     if rules.unheld:
         _log.info("not enforced by the grammar but checked afterwards: %s", ", ".join(dict.fromkeys(rules.unheld)))
-    is_json = what.answer is not None and isinstance(what.answer.node, JsonText) and not what.tools
+    is_json = what.answer is not None and what.answer.is_json and not what.tools
     closes = (reasoning.close.strip(), *(each.strip() for each in reasoning.also_close)) if reasoning else ()
     return Constraint(
         grammar,
@@ -87,6 +87,7 @@ def constraint_of(
         demand.reserve if demand.max_tokens is None else min(demand.reserve, demand.max_tokens // 2),
         is_json,
         is_json and demand.close_at_limit,
+        holds == "answer" and what.answer is None,
     )
 
 

@@ -13,6 +13,7 @@ from engine.formats.grammar.turn_grammar import Answer
 from engine.formats.parsing.grammar import JsonText, Node, OneOf, Pattern, Rule, Words
 from engine.support.errors import RequestError, shown
 from engine.tools.check import described, schema_check
+from engine.tools.schema import TypeSchema
 from engine.types.answer_formats import GBNF, Choice, JsonSchema, Lark, Regex, ResponseFormat
 
 Reader: TypeAlias = Callable[[str], Any]
@@ -110,7 +111,7 @@ def _by_type(kind: Any, refusal: Refusal) -> Response:
         if not (isinstance(kind, type) or get_origin(kind) is not None):
             raise TypeError("it is not a type")
         adapter: TypeAdapter[Any] = TypeAdapter(kind)
-        schema, name = adapter.json_schema(), str(getattr(kind, "__name__", "the type"))
+        schema, name = adapter.json_schema(schema_generator=TypeSchema), str(getattr(kind, "__name__", "the type"))
     except Exception as error:
         first = described(error).strip().partition("\n")[0].rstrip(".")
         raise RequestError(

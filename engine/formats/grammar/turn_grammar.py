@@ -9,6 +9,7 @@ from engine.formats.parsing import channels, shapes
 from engine.formats.parsing.grammar import (
     NOTHING,
     InOrder,
+    JsonText,
     Marker,
     Node,
     Pattern,
@@ -33,6 +34,11 @@ class Answer:
     node: Node
     callers: Mapping[str, str] = field(default_factory=dict[str, str])
     exact: bool = False
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the answer is JSON under a schema."""
+        return isinstance(self.node, JsonText)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
+from engine.formats.parsing.object_schemas import kinds, resolved
 from engine.tools import json_value
 
 _PYTHON_LITERALS = {"True": "true", "False": "false", "None": "null"}
@@ -43,9 +44,18 @@ class Schemas:
     def __init__(self, parameters: Mapping[str, Any] | None, node: object = None) -> None:
         self._root: Mapping[str, Any] = parameters or {}
         self._node = self._followed(self._root if node is None else node)
-        properties = self._node.get("properties")
-        known = isinstance(properties, Mapping)
-        self._properties: Mapping[str, Any] = cast("Mapping[str, Any]", properties) if known else {}
+        self._properties: dict[str, Any] = {}
+        for kind in kinds(self._root, self._node) or [self._node]:
+            properties: object = kind.get("properties")
+            if isinstance(properties, Mapping):
+                self._add(cast("Mapping[str, Any]", properties))
+
+    def _add(self, properties: Mapping[str, Any]) -> None:
+        """Add the properties of one kind of object. What they are in either kind may be meant."""
+        for name, schema in properties.items():
+            known = self._properties.setdefault(name, schema)
+            if known != schema:
+                self._properties[name] = {"anyOf": [known, schema]}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -107,22 +117,6 @@ class Schemas:
             known = [types for types in branches if types is not None]
             return known[0].intersection(*known[1:]) if known else None
         return None
-
-
-def resolved(root: Mapping[str, Any], reference: str) -> object:
-    """Returns the target of a reference inside a schema ("#/$defs/x"); None if there is none."""
-    if not reference.startswith("#"):
-        return None
-    node: object = root
-    for step in reference.removeprefix("#").split("/")[1:]:
-        name = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(node, Mapping):
-            node = cast("Mapping[str, object]", node).get(name)
-        elif isinstance(node, list) and name.isdigit() and int(name) < len(cast("list[object]", node)):
-            node = cast("list[object]", node)[int(name)]
-        else:
-            return None
-    return node
 
 
 def _listed(value: object) -> list[object]:

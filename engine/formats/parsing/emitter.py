@@ -23,7 +23,8 @@ _QUOTES = frozenset("`'\"“‘«")
 class Emitter:
     """Collects the events of one turn, and knows whether it is inside reasoning.
 
-    `hide_reasoning` leaves reasoning out of the events (it still takes a part number). `doubted`: a string of a call
+    `hide_reasoning` leaves reasoning out of the events (it still takes a part number). `trims`: white space before the
+    content says nothing. `doubted`: a string of a call
     was never closed, so that what follows may be its text: no later call of the turn is without an error.
     """
 
@@ -39,15 +40,24 @@ class Emitter:
         "hide_reasoning",
         "in_reasoning",
         "tools",
+        "trims",
     )
 
-    def __init__(self, tools: Mapping[str, Tool] | None, id_salt: str = "", *, hide_reasoning: bool = False) -> None:
+    def __init__(
+        self,
+        tools: Mapping[str, Tool] | None,
+        id_salt: str = "",
+        *,
+        hide_reasoning: bool = False,
+        trims: bool = False,
+    ) -> None:
         self._out: list[Event] = []
         self._open: tuple[Kind | int, int] | None = None
         self._fragments: list[str] = []
         self.tools = tools
         self.in_reasoning = self.doubted = False
         self.hide_reasoning = hide_reasoning
+        self.trims = trims
         self.calls = 0
         self._call: CallEmitter | None = None
         self._part = -1
@@ -216,8 +226,8 @@ class Span:
     """A span of text between markers: emits text, but holds back white space that may belong to the next marker.
 
     White space that the template writes around a marker is dropped (`lead` after the opening one, `Mark.before` of the
-    closing one), all other text is exact. A span of only white space is dropped, unless its end is exact. `edge` is the
-    trace's kind for dropped white space.
+    closing one), all other text is exact, unless the emitter trims content. A span of only white space is dropped,
+    unless its end is exact. `edge` is the trace's kind for dropped white space.
     """
 
     __slots__ = ("_edge", "_emitter", "_held", "_kind", "_last", "_lead", "_part", "_reader")
@@ -236,6 +246,10 @@ class Span:
     def blank(self) -> bool:
         """Whether the span has only white space so far."""
         return self._part < 0
+
+    @property
+    def _trims(self) -> bool:
+        return self._kind == "content" and self._emitter.trims
 
     @property
     def begins_line(self) -> bool:
@@ -263,7 +277,8 @@ class Span:
         if text[-1:].isspace():
             self._held.append(text[len(text.rstrip()) :])
         if self._part < 0:
-            dropped = common_prefix(stripped, self._lead)
+            trimmed = len(stripped) - len(stripped.lstrip())
+            dropped = trimmed if self._trims else common_prefix(stripped, self._lead)
             self._reader.note(self._edge, stripped[:dropped])
             stripped = stripped[dropped:]
         self._emit(stripped)
@@ -273,7 +288,7 @@ class Span:
         `exact`: white space alone counts as text."""
         held = self._let_go()
         if self._part < 0:
-            dropped = common_prefix(held, self._lead) if exact else len(held)
+            dropped = common_prefix(held, self._lead) if exact and not self._trims else len(held)
             self._reader.note(self._edge, held[:dropped])
             held = held[dropped:]
         kept = len(held) - common_suffix(held, before)

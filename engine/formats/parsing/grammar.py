@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, cast
 
 from engine.formats.families import ToolSyntax
-from engine.formats.parsing.argument_text import TEXT, Schemas, resolved, type_name
+from engine.formats.parsing.argument_text import TEXT, Schemas, type_name
+from engine.formats.parsing.object_schemas import kinds, resolved
 
 Schema: TypeAlias = Mapping[str, Any]
 
@@ -206,7 +207,6 @@ _MEANT = _COMBINED.union(["type", "enum", "const", "$ref", "not", "then", "else"
     ["maxContains", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef"],
 )
 """Keywords that say something about a value. Others are annotations, also those that nobody has defined."""
-_DEEPEST = 8
 
 
 class Values:
@@ -259,14 +259,13 @@ class Values:
             return None
         return self.value(cast("Schema", stated)) if isinstance(stated, Mapping) else self._notation.any()
 
-    def arguments(self) -> tuple[list[Member], Node | None]:
-        """Returns the members that a tool's parameters declare, and the values of others (None: no others)."""
-        node: Schema = self._root
-        seen = 0
-        while isinstance(reference := node.get("$ref"), str) and seen < _DEEPEST:
-            target, seen = resolved(self._root, reference), seen + 1
-            node = cast("Schema", target if isinstance(target, Mapping) else {})
-        return self.members(node), self.others(node)
+    def arguments(self, write: Callable[[list[Member], Node | None], Node]) -> Node:
+        """Returns the grammar of a tool's arguments. `write` makes that of one kind of object, from its members and the
+        values of others (None: no others)."""
+        found = kinds(self._root, self._root)
+        if not found:
+            self._rules.unheld += sorted(self._root.keys() & _COMBINED)
+        return one_of(*(write(self.members(kind), self.others(kind)) for kind in found or [self._root]))
 
     def _of_type(self, node: Schema, name: str) -> Node:
         nested = self._nested

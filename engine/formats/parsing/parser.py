@@ -41,7 +41,8 @@ class Parser:
     tool_choice: "none" leaves call markup as content; "required" or a named tool also accepts a bare JSON call.
     reasoning_format: "deepseek" (separate), "none" (in the content, markers as written), "deepseek-legacy" (both),
         "exclude" (hidden). Calls are extracted alike.
-    json: the answer must be JSON, so a code fence around it is dropped, and a bare JSON value is no call.
+    json: the answer must be JSON, so a code fence around it and white space before it are dropped, and a bare JSON
+        value is no call.
     control_tokens: the texts that are one control or user-defined token of the vocabulary. None is text mode: every
         marker matches as text and `special` is ignored.
     exact: white space at the ends of the answer belongs to it (it is one of some texts, or matches a pattern).
@@ -74,7 +75,8 @@ class Parser:
         self._control = spelling.characters
         self._token = vocabulary is not None
         self._reader = Reader(spelling.characters, spelling.hard, trace=trace)
-        self._emitter = Emitter(named, id_salt, hide_reasoning=reasoning_format in ("none", "exclude"))
+        hidden = reasoning_format in ("none", "exclude")
+        self._emitter = Emitter(named, id_salt, hide_reasoning=hidden, trims=json)
         self._shown = None
         if reasoning_format in ("none", "deepseek-legacy"):
             self._shown = _ShownReasoning(self._emitter, copied=reasoning_format == "deepseek-legacy")

@@ -334,11 +334,12 @@ class ChatTemplate:
             tools,
             tool_choice,
             reasoning_format=reasoning_format,
+            json=json,
             control_tokens=control_tokens,
             id_salt=id_salt,
             builtin_tools=builtin_tools,
         )
-        return replace(recipe, json=json, trace=trace)()
+        return replace(recipe, trace=trace)()
 
     def parser_recipe(
         self,
@@ -347,12 +348,13 @@ class ChatTemplate:
         tool_choice: ToolChoice = "auto",
         *,
         reasoning_format: ReasoningFormat = "deepseek",
+        json: bool = False,
         control_tokens: frozenset[str] | None = None,
         exact: bool = False,
         id_salt: str = "",
         builtin_tools: Sequence[str] = (),
     ) -> ParserRecipe:
-        """Returns a record from which such a parser can be made, also in another process. `exact`: see `Parser`."""
+        """Returns what makes such a parser, also in another process. `json`, `exact`: see `Parser`."""
         stating = self._with_tools or self
         known = None if tools is None else as_tools(tools)
         return ParserRecipe(
@@ -361,8 +363,9 @@ class ChatTemplate:
             None if known is None else (*known, *builtin_records(builtin_tools, known)),
             tool_choice,
             reasoning_format,
-            control_tokens=control_tokens,
-            exact=exact,
+            json,
+            control_tokens,
+            exact,
             id_salt=id_salt,
         )
 

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from engine.runtime.guidance.guide import Guide, ParserView
 from engine.runtime.guidance.matcher import Matcher
 from engine.runtime.loop.backend import Vocab
+from engine.runtime.loop.repeats import CallRepeats
 from engine.runtime.loop.stops import ContentStops
 from engine.types.events import Event, Finished
 from engine.types.sampling import FinishReason
@@ -55,6 +56,8 @@ class Limits:
     - `stop_tokens`: tokens that end the generation and are not part of it.
     - `ends`: end tokens in addition to the vocabulary's own; `markers`: end tokens that the parser reads as markers.
     - `ignore_eos`: end tokens do not end the generation and leave no trace.
+    - `repeats`: a call that equals an earlier one of the turn is like any other; if not, it ends the generation and is
+      not part of it.
     - `reasoning_budget`: maximum number of reasoning tokens; then `reasoning_close` is forced. None for no limit.
     """
 
@@ -64,6 +67,7 @@ class Limits:
     ends: frozenset[int] = frozenset()
     markers: frozenset[int] = frozenset()
     ignore_eos: bool = False
+    repeats: bool = True
     reasoning_budget: int | None = None
     reasoning_close: tuple[int, ...] = ()
 
@@ -104,7 +108,9 @@ class Generation:
         self._guide = guide
         self._limits = limits
         self._stops = ContentStops(limits.stop) if limits.stop else None
-        self._feed = self._filtered_feed if self._stops is not None else parser.feed
+        self._repeats = None if limits.repeats else CallRepeats()
+        filters = self._stops is not None or self._repeats is not None
+        self._feed = self._filtered_feed if filters else parser.feed
         self._decoder = _Decoder("replace")
         self._closing = False
         self.tokens = 0
@@ -115,6 +121,16 @@ class Generation:
         """The matcher of the turn's grammar while the grammar is in force: the next token must be one that it
         allows."""
         return self._guide.matcher if self._guide is not None else None
+
+    @property
+    def dropped_calls(self) -> int:
+        """How many calls were dropped because they repeat another."""
+        return int(self._repeats is not None and self._repeats.hit)
+
+    @property
+    def _stopped(self) -> bool:
+        """Whether the events so far end the turn."""
+        return (self._stops is not None and self._stops.hit) or (self._repeats is not None and self._repeats.hit)
 
     def start(self) -> Advance:
         """Begin, before the first draw: a budget of 0 closes reasoning that the prompt left open, and the grammar may
@@ -152,7 +168,7 @@ class Generation:
     def _after(self, events: list[Event]) -> Advance:
         """Apply stops, limits and the grammar after a token was read."""
         limits, guide = self._limits, self._guide
-        if self._stops is not None and self._stops.hit:
+        if self._stopped:
             return Advance(events, (), "stop", dropped=True)
         if guide is not None and guide.is_over:
             return Advance(events, (), self._complete)
@@ -176,7 +192,7 @@ class Generation:
         events, finish = advance.events, advance.finish
         for token in tokens:
             events += self._read(token, taken=True)
-        if end is not None or (self._stops is not None and self._stops.hit) or guide.is_over:
+        if end is not None or self._stopped or guide.is_over:
             finish = self._complete
         elif limits.max_tokens is not None and self.tokens >= limits.max_tokens:
             finish = "length"
@@ -194,13 +210,14 @@ class Generation:
         if rest := self._decoder.decode(b"", final=True):
             events += self._feed(rest)
         closing = self._parser.close(reason)
-        if self._stops is None:
-            return events + closing
         finished = closing.pop() if closing and isinstance(closing[-1], Finished) else Finished(reason)
         events += self._filtered(closing)
-        events += self._stops.flush()
-        if self._stops.hit:
-            finished = Finished("tool_calls" if self._stops.calls else "stop")
+        if self._repeats is not None:
+            events += self._unstopped(self._repeats.flush())
+        if self._stops is not None:
+            events += self._stops.flush()
+            if self._stops.hit:
+                finished = Finished("tool_calls" if self._stops.calls else "stop")
         return [*events, finished]
 
     def _read(self, token: int, *, taken: bool = False) -> list[Event]:
@@ -230,6 +247,9 @@ class Generation:
         return self._filtered(self._parser.feed(text, special))
 
     def _filtered(self, events: list[Event]) -> list[Event]:
+        return self._unstopped(events if self._repeats is None else self._repeats.filter(events))
+
+    def _unstopped(self, events: list[Event]) -> list[Event]:
         return events if self._stops is None else self._stops.filter(events)
 
     def _enforce_budget(self, events: list[Event]) -> Advance:

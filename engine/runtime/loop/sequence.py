@@ -116,6 +116,7 @@ class SequenceState:
             undrafted_tokens=self.drafts.undrafted,
             dropped_messages=self.request.usage.dropped_messages,
             shortened_results=self.request.usage.shortened_results,
+            dropped_calls=self.generation.dropped_calls,
             sampling=self.request.usage.sampling,
         )
 

@@ -130,6 +130,7 @@ class PromptTokens:
             ends=ends,
             markers=self._single(turn.markers)[0],
             ignore_eos=sampling.ignore_eos,
+            repeats=turn.constraint is None or not turn.constraint.only_calls,
             reasoning_budget=turn.reasoning_budget,
             reasoning_close=self._encoded(turn.reasoning_close),
         )

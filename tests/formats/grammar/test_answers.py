@@ -154,7 +154,7 @@ def test_a_strict_tool_holds_its_calls_alone() -> None:
 
 def test_no_second_call_where_calls_are_not_parallel() -> None:
     call = '<tool_call>\n{"name": "multiply", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
-    with scripted(f"{call}\n{call}") as engine:
+    with scripted(f"{call}\n{call.replace('1', '3')}") as engine:
         for parallel in (True, False):
             for choice in ("required", ToolName(name="multiply")):
                 completion = engine.chat(

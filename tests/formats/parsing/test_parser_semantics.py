@@ -27,6 +27,12 @@ ROWS: list[tuple[str, str, dict[str, Any], str, str, list[tuple[str, str, str | 
     ("qwen3", 'Here:\n```json\n{"a":1}\n```', JSON, "", 'Here:\n```json\n{"a":1}\n```', []),
     ("qwen3", "```python\nx\n```", JSON, "", "```python\nx\n```", []),
     ("gpt-oss", '<|channel|>final<|message|>```json\n{"a":1}\n```<|return|>', {**JSON, **OSS}, "", '{"a":1}', []),
+    # It begins with the value, unless the caller has begun it.
+    ("qwen3", '<think>x</think>\n\n\n {"a": " b"}', JSON, "x", '{"a": " b"}', []),
+    ("gemma-4", '\n \n[" a"]', JSON, "", '[" a"]', []),
+    ("gpt-oss", '<|channel|>final<|message|>\n {"a":1}<|return|>', {**JSON, **OSS}, "", '{"a":1}', []),
+    ("qwen3", "\n 1}", {**JSON, "prefix": '<think>\n\n</think>\n\n{"a":'}, "", "\n 1}", []),
+    ("qwen3", " \n", JSON, "", "", []),
     ("gpt-oss", "<|channel|>final<|message|>a ``` b<|return|>", {**JSON, **OSS}, "", "a ``` b", []),
     # Calls without markers: a declared tool's name makes one; a demanded call may come in more forms.
     ("content-only", '{"tool_call":{"name":"ping","arguments":{}}}', {}, "", "", [PING]),

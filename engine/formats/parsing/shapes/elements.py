@@ -505,8 +505,8 @@ def dictionary_grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, 
     notation = _Bare(syntax, rules)
 
     def call(tool: Tool) -> Node:
-        arguments = Values(tool.parameters, notation, rules, notation).arguments()
-        return in_order(Words(tool.name), notation.members(*arguments))
+        arguments = Values(tool.parameters, notation, rules, notation).arguments(notation.members)
+        return in_order(Words(tool.name), arguments)
 
     return arranged(syntax, one_of(*map(call, tools)), most)
 
@@ -546,8 +546,8 @@ def nested_grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most
     notation = _Elements(syntax, rules)
 
     def call(tool: Tool) -> Node:
-        arguments = Values(tool.parameters, notation, rules, notation).arguments()
-        return in_order(Words(tool.name), Marker(syntax.name_end), notation.elements(*arguments))
+        arguments = Values(tool.parameters, notation, rules, notation).arguments(notation.elements)
+        return in_order(Words(tool.name), Marker(syntax.name_end), arguments)
 
     return arranged(syntax, one_of(*map(call, tools)), most)
 

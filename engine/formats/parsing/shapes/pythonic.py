@@ -432,12 +432,15 @@ def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int |
     """Returns the grammar of one to `most` calls as Python calls, with the markers around them."""
     notation = PythonNotation(rules, raw=True)
 
-    def call(tool: Tool) -> Node:
-        members, others = Values(tool.parameters, notation, rules, notation).arguments()
+    def given(members: Sequence[Member], others: Node | None) -> Node:
         pairs = [(in_order(Words(f"{member.key}="), member.value), member.required) for member in members]
         if others is not None:
             pairs.append((listed(in_order(_ANY_KEYWORD, Words("="), others), 1, None, ", "), False))
-        return in_order(Words(f"{tool.name}("), separated(pairs, Words(", "), rules), Words(")"))
+        return separated(pairs, Words(", "), rules)
+
+    def call(tool: Tool) -> Node:
+        arguments = Values(tool.parameters, notation, rules, notation).arguments(given)
+        return in_order(Words(f"{tool.name}("), arguments, Words(")"))
 
     calls = one_of(*map(call, tools))
     if syntax.several == "list":

@@ -13,6 +13,7 @@ from engine.formats.parsing.grammar import (
     NOTHING,
     JsonText,
     Marker,
+    Member,
     Node,
     Pattern,
     Repeat,
@@ -439,8 +440,7 @@ def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int |
     # A line break of its own would keep the lexer from one that a marker begins with.
     space = NOTHING if syntax.call[1][:1].isspace() else _BREAK
 
-    def call(tool: Tool) -> Node:
-        members, others = Values(tool.parameters, _Markup(syntax, rules, tool.parameters), rules).arguments()
+    def given(members: Sequence[Member], others: Node | None) -> Node:
         opening = Marker(syntax.argument[0])
         arguments: list[Node] = []
         for member in members:
@@ -448,12 +448,15 @@ def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int |
             arguments.append(argument if member.required else maybe(argument))
         if others is not None:
             arguments.append(Repeat(in_order(opening, _ANY_NAME, others, space)))
-        given = in_order(*arguments)
-        if not any(member.required for member in members):
-            given = one_of(given, Marker("\n"))  # as templates do that write the arguments with a line break between
+        if any(member.required for member in members):
+            return in_order(*arguments)
+        return one_of(in_order(*arguments), Marker("\n"))  # as templates do: a line break between the arguments
+
+    def call(tool: Tool) -> Node:
+        arguments = Values(tool.parameters, _Markup(syntax, rules, tool.parameters), rules).arguments(given)
         end = syntax.name_end if space == NOTHING else syntax.name_end.rstrip()
         begun = in_order(Words(tool.name), Marker(end), space)
-        return in_order(begun, attributes if syntax.attributes_end else NOTHING, given)
+        return in_order(begun, attributes if syntax.attributes_end else NOTHING, arguments)
 
     def announced(tool: Tool) -> Node:
         named = in_order(Marker(syntax.heading[0]), Words(tool.name), Marker(syntax.heading[1]))

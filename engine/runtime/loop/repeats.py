@@ -1,0 +1,66 @@
+"""Calls that repeat an earlier one of their turn: where calls are demanded, the grammar allows one more after each, and
+a small model takes it again and again."""
+
+import json
+from collections.abc import Iterable
+
+from engine.types.events import Event, ToolCallDelta, ToolCallEnd, ToolCallStart
+
+
+class CallRepeats:
+    """Drops a call whose name and arguments equal those of an earlier one, and everything behind it. Holds a call back
+    as long as it may become one; white space outside of its texts does not count.
+
+    `hit`: there was such a call, and nothing passes any more.
+    """
+
+    def __init__(self) -> None:
+        self.hit = False
+        self._made: dict[tuple[str, str], str] = {}
+        self._held: list[Event] = []
+        self._name = ""
+        self._may_equal: list[str] = []
+        self._read = 0
+
+    def filter(self, events: Iterable[Event]) -> list[Event]:
+        """Returns these events, without what is held back or dropped."""
+        out: list[Event] = []
+        for event in events:
+            if not self.hit:
+                self._held.append(event)
+                self._follow(event)
+            if not self._may_equal:
+                out += self.flush()
+        return out
+
+    def flush(self) -> list[Event]:
+        """Returns what was held back and is not dropped."""
+        held, self._held = self._held, []
+        return held
+
+    def _follow(self, event: Event) -> None:
+        if isinstance(event, ToolCallStart):
+            self._name, self._read = event.name, 0
+            self._may_equal = [text for name, text in self._made if name == event.name]
+        elif isinstance(event, ToolCallDelta) and self._may_equal:
+            new = _squeezed(event.text)
+            self._may_equal = [text for text in self._may_equal if text.startswith(new, self._read)]
+            self._read += len(new)
+        elif isinstance(event, ToolCallEnd):
+            key, spelt = (self._name, _squeezed(event.arguments)), _spelt(event.arguments)
+            self.hit = bool(self._may_equal) and self._made.get(key) == spelt
+            self._made[key], self._may_equal = spelt, []
+            if self.hit:
+                self._held.clear()
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+def _spelt(arguments: str) -> str:
+    """Returns arguments that are JSON in one spelling."""
+    try:
+        return json.dumps(json.loads(arguments))
+    except (ValueError, RecursionError):
+        return arguments
