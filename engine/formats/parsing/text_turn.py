@@ -20,7 +20,8 @@ _SPACE = re.compile(r"\s+")
 _TOKEN = re.compile(r"<[^<>\s]+>|\[/?[^\[\]\s]+\]")
 _TAGS = re.compile(r"(?:<[^<>\n]+>)+")
 _ASIDE = 200
-"""The longest prose, in characters, that is held between a section's opening marker and its first call."""
+"""The longest prose, in characters, that is held between a section's opening marker, which begins a line, and its
+first call."""
 
 
 class TextTurn:
@@ -77,7 +78,9 @@ class TextTurn:
         )
         self._behind_aside = compiled(*begins, *others_than_calls)
         # An element that the text opens has a closing marker of its own.
-        elements = {f"<{text[2:-1]}" for text in self._call_ends if text.startswith("</")} - known
+        names = [text[2:-1] for text in self._call_ends if text.startswith("</")]
+        elements = {f"<{name}{end}" for name in names for end in "> "} - known
+        elements = {text for text in elements if not any(opener.startswith(text) for opener in openers)}
         self._elements = frozenset(elements)
         in_content += [*self._call_ends, *sorted(elements), *(WHOLE if self._whole else ())]
         self._in_content = compiled(*in_content)
@@ -93,6 +96,7 @@ class TextTurn:
     def seeded(self) -> None:
         """The prompt's part of the turn was replayed: in some families reasoning that it closed stays closed."""
         self._closed_for_good = self._drops and self._closed
+        self._closed = False
 
     def run(self) -> Gen[None]:
         """Read the whole turn, to the end of the input."""
@@ -222,7 +226,7 @@ class TextTurn:
             elif hit == CUT or (hit is not None and (yield from self._acts(hit, span))):
                 return hit
             if hit is not None and (self._is_stray(hit, span) or (yield from self._is_left_out(hit, span))):
-                span.settle(parted=hit in self._marks.closes and not self._exact)
+                span.settle(parted=hit in self._marks.closes and not (self._closed or self._exact))
                 reader.take(len(hit), "marker")
             elif hit is not None:
                 self._quoted += hit in self._openers or hit in self._marks.opens or hit in self._elements
@@ -299,8 +303,8 @@ class TextTurn:
         """Whether a call's marker means nothing here and is no text either."""
         if span.quotes or self._calls is None:
             return False
-        if hit in self._sections and self._announced:
-            self._calls.section.is_open = is_aside = yield from self._introduces(hit, span)
+        if hit in self._sections and self._announced and span.begins_line:
+            self._calls.section.is_open = is_aside = yield from self._introduces(hit)
             return is_aside
         if hit not in self._call_ends:
             return False
@@ -309,9 +313,8 @@ class TextTurn:
             return False
         return (yield from self._precedes_call(hit))
 
-    def _introduces(self, opener: str, span: Span) -> Gen[bool]:
-        """Whether prose, and then a call, follow a section's opening marker. (Cut off before that, one that begins a
-        line does.)"""
+    def _introduces(self, opener: str) -> Gen[bool]:
+        """Whether prose, and then a call, follow a section's opening marker."""
         assert self._calls is not None  # its section has the opener
         reader, section = self._reader, self._calls.section
         while True:
@@ -327,7 +330,7 @@ class TextTurn:
             elif (found.start() if found else len(text)) > _ASIDE:
                 return False
             if reader.closed:
-                return reader.cut and span.begins_line
+                return reader.cut
             yield
 
     def _precedes_call(self, hit: str) -> Gen[bool]:
