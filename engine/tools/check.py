@@ -242,7 +242,7 @@ def _formats_of(kind: Any) -> Any:
 
 
 def _is_pattern(text: object) -> bool:
-    return not isinstance(text, str) or _matcher(text) is not None or re.compile(text) is not None
+    return not isinstance(text, str) or _matcher(text) is not None or bool(re.compile(text))
 
 
 def _resolver(schema: Mapping[str, Any]) -> Any:
