@@ -1,4 +1,4 @@
-"""What is given as a chat template: a text, a path, or the name of one of ours; and those that leave the question out."""
+"""What a chat template may be: a text, a path, or the name of one of ours; and some that leave out the question."""
 
 import os
 from pathlib import Path
