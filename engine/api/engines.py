@@ -24,6 +24,7 @@ from engine.llama.plan.plan import Machine, Plan, this_machine
 from engine.llama.vocab import LlamaVocab
 from engine.openai.client import AsyncOpenAI, OpenAI
 from engine.runtime.cache.state_store import StateStore
+from engine.runtime.loop.metrics import Metrics
 from engine.runtime.stream.service import Service
 from engine.support.display import counted
 from engine.support.errors import (
@@ -101,7 +102,7 @@ class EngineHandle(Engine):
     """A model of `Engines` by name: an `Engine` that is loaded when it is used, and may be unloaded between two calls.
 
     A turn, a request for vectors and a pinned prefix keep it in memory until they are over. `close` unloads it, if
-    nobody uses it; `metrics` are those since it was loaded last.
+    nobody uses it; `metrics` are those since it was loaded last, which reading them does not do.
     """
 
     def __init__(self, engines: "Engines", name: str) -> None:
@@ -114,6 +115,11 @@ class EngineHandle(Engine):
         self._adapters = cast("AdapterLoader", _Leased(lease, AdapterLoader, "_adapters"))
         self.scorer = cast("Scorer", _Leased(lease, Scorer, "scorer"))
         self.embedder = cast("Embedder", _Leased(partial(lease, vectors=True), Embedder, "embedder"))
+
+    @property
+    def metrics(self) -> Metrics:
+        """Sums over the turns since the model was loaded last; reading them loads nothing."""
+        return self._engines.metrics(self.name)
 
     @property
     def closed(self) -> bool:
@@ -188,6 +194,8 @@ class _Model:
         self._vectors = Size(0)
         self._memory: ReasoningMemory | None = None
         self.loads = 0
+        self.metrics = Metrics()
+        """Those of the last loading that is over."""
 
     def size(self, *, vectors: bool) -> Size:
         """Returns what the planner says that the model takes with its context, and with the one for vectors. Raises
@@ -328,6 +336,14 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
                 loads=model.loads,
             )
 
+    def metrics(self, name: str) -> Metrics:
+        """Returns what a model has done since it was loaded last; loads nothing."""
+        model, admission = self._model(name), self._admission
+        with admission.lock:
+            load = admission.loads.get(name)
+            engine = None if load is None else load.engine
+        return model.metrics if engine is None else engine.metrics
+
     @contextmanager
     def use(self, name: str, *, timeout: float | None = None) -> Generator[Engine]:
         """Keep a model in memory for a block, and give its engine. `timeout`: as for all, unless given. Raises what
@@ -467,6 +483,7 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
             try:
                 if load.engine is not None:
                     load.engine.close()
+                    self._models[load.name].metrics = load.engine.metrics
                     _log.info("%r was unloaded: %s", load.name, load.size)
             finally:
                 with self._admission.lock:

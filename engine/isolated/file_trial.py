@@ -21,6 +21,8 @@ _REFUSED = "RequestError: "
 """The beginning of the child's reply about a projector that cannot read for this model, which a load does not show."""
 TRIED = "ok"
 """The child's reply for a file that it has loaded and used."""
+NOT_NUMBERS = "not numbers"
+"""Its reply for an adapter with which the logits are not numbers."""
 _SECONDS = 120.0
 _READ = 20 << 20  # bytes per second: the slowest assumed speed of reading a file
 _SMALL = 16 << 20  # bytes of weights up to which a second thread gains nothing
@@ -44,8 +46,8 @@ def try_file(
     `head`, it decodes with the model's own head, too.
 
     Success, or the child's death by it, is remembered by the paths, sizes and times of the file's parts. The child does
-    not see problems that occur only after 256 tokens. Raises ModelLoadError if the child died or did not answer; warns
-    (`EngineWarning`) if no child can be started.
+    not see problems that occur only after 256 tokens. Raises ModelLoadError if the child died or did not answer, or if
+    logits with the adapter are not numbers; warns (`EngineWarning`) if no child can be started.
     """
     more = adapter if projector is None else projector.path
     if file.is_verified and more is None and not head:
@@ -73,10 +75,15 @@ def try_file(
             warnings.warn(f"{message} may end this process.", EngineWarning, stacklevel=2)
             return
         # An EngineError, such as one about memory, may not recur; this process will run into it itself.
-        if verdict.outcome == "faulty" or verdict.reason == TRIED:
+        if verdict.outcome == "faulty" or verdict.reason in (TRIED, NOT_NUMBERS):
             preflight.write(path, verdict)
     if projector is not None and verdict.reason.startswith(_REFUSED):
         raise ModelLoadError(f"{tried} is not loaded. {verdict.reason.removeprefix(_REFUSED)}")
+    if verdict.reason == NOT_NUMBERS:
+        raise ModelLoadError(
+            f"{tried} is not loaded: with it the model computes NaN or infinity. The adapter is damaged, or was made "
+            "for another model: download or convert it again."
+        )
     if verdict.outcome != "sound":
         raise ModelLoadError(
             f"{tried} is not loaded. {verdict.reason} It was tried there first, since a file of its kind can end "

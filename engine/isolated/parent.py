@@ -163,6 +163,8 @@ class IsolatedRunner:
         self._closed = False
         self._serves = True
         self._deaths = 0
+        self.restarts = 0
+        """How many children took the place of one that died."""
         self._thread = threading.Thread(target=self._run, name="llama-engine", daemon=True)
         try:
             threads.start(self._thread)
@@ -287,6 +289,7 @@ class IsolatedRunner:
             try:
                 self._link.begin_again()
                 self._load_again()
+                self.restarts += 1
                 break
             except ChildGoneError as another:
                 error = another

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from engine.isolated.file_trial import NOT_NUMBERS
 from engine.llama import lib
 from engine.llama.context import LlamaBackend
 from engine.llama.gguf.projector_file import ProjectorFile, read_projector
@@ -81,7 +82,7 @@ def _decode_several(context: LlamaBackend) -> None:
 def try_file(order: Order) -> Any:
     """Load a file; tokenise each character once, detokenise all tokens, decode a batch and a single token, with the
     "adapter" and the "head" if there is one, and a picture and a sound if there is a "projector" for them. Returns
-    "ok", or an EngineError as text, which the parent will run into itself."""
+    "ok", `NOT_NUMBERS`, or an EngineError as text, which the parent will run into itself."""
     _limit_memory(order["room"])
     try:
         model = _loaded(order)
@@ -104,7 +105,10 @@ def try_file(order: Order) -> Any:
         if head is not None:
             head.read(rows, head.hidden(0, TRIED))
             head.read([Row(0, TRIED, 0, True)], [head.own_hidden(last)])
+        sure = context.likeliest(last)[1]
         context.decode([Row(0, TRIED, 0, True)])
+        if adapter and not (sure and context.likeliest(0)[1]):
+            return NOT_NUMBERS
         if context.projector is not None:
             for kind in sorted(context.projector.kinds):
                 _evaluate_media(context, context.projector, kind)

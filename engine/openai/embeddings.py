@@ -17,6 +17,9 @@ from engine.runtime.stream.pending import PendingVectors
 from engine.support.errors import EngineError
 from engine.turns.embedding import matrix
 
+MOST_TEXTS = 2048
+"""Of one request, as in OpenAI's API."""
+
 
 def read_embeddings(body: Json) -> Request:
     """Read a body of `POST /embeddings`. Raises Problem for what is missing, not valid, or not supported."""
@@ -26,6 +29,9 @@ def read_embeddings(body: Json) -> Request:
 def _check_input(values: Json) -> Options:
     if values.get("input") in (None, []):
         raise bad("input is missing; pass a text, tokens, or a list of either.", "input", "missing_required_parameter")
+    given: Any = values["input"]
+    if not isinstance(given, str) and not isinstance(given[0], int) and len(given) > MOST_TEXTS:
+        raise bad(f"input has {len(given):,} texts; a request may have {MOST_TEXTS:,}: send several.", "input")
     return ()
 
 

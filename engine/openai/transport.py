@@ -24,6 +24,7 @@ from engine.openai.parameters import Json
 from engine.openai.problems import Problem
 from engine.openai.streaming import EngineLike, StreamReader, Turn, TurnStream, cancel
 from engine.runtime.stream.pending import PendingVectors
+from engine.support.deadlines import finished_by
 from engine.support.errors import EngineError
 from engine.support.offloop import keep_awake, off_loop
 
@@ -69,14 +70,17 @@ class InProcessTransport(_Base):
     def handle_request(self, request: Any) -> Any:
         timer = _Timer(request)
         try:
-            turn = self._api.handle(request.method, request.url.path, request.url.params, request.read())
+            content = request.read()
+            with timer.limit():
+                turn = self._api.handle(request.method, request.url.path, request.url.params, content)
             if isinstance(turn, Embedding):
                 with timer.limit(), turn.problems():
                     body = turn.whole(turn.begin().result(timer.left))
                 return _json(request, 200, body, turn.headers())
             if not isinstance(turn, Turn):
                 return _json(request, 200, turn, {})
-            streams = turn.begin()
+            with timer.limit():
+                streams = turn.begin()
             if turn.request.stream:
                 lines = _body_class(timer.library, _Body)(StreamReader(turn, streams), timer)
                 return _streamed(request, lines, turn, streams)
@@ -90,9 +94,11 @@ class InProcessTransport(_Base):
         timer = _Timer(request)
         try:
             content = await request.aread()
-            turn = await off_loop(  # a model that is not there may have to be loaded
-                lambda: self._api.handle(request.method, request.url.path, request.url.params, content), lambda _: None
-            )
+            with timer.limit():
+                turn = await off_loop(  # a model that is not there may have to be loaded
+                    lambda: self._api.handle(request.method, request.url.path, request.url.params, content),
+                    lambda _: None,
+                )
             if isinstance(turn, Embedding):
                 with timer.limit(), turn.problems():
                     async with asyncio.timeout(timer.seconds):
@@ -130,10 +136,13 @@ class _Timer:
 
     @contextmanager
     def limit(self) -> Generator[None]:
-        """Raises the library's timeout where a wait in the block took too long."""
+        """Raises the library's timeout where the block took too long, also where it only prepared the request."""
         try:
-            yield
-        except (TimeoutError, Empty) as error:
+            with finished_by(None if self.seconds is None else self._begun + self.seconds):
+                yield
+        except (TimeoutError, Empty, Problem) as error:
+            if isinstance(error, Problem) and self.left != 0:
+                raise
             raise self.library.ReadTimeout(
                 f"The engine sent nothing for {self.seconds} s, so the turn was cancelled; use a longer read timeout.",
                 request=self._request,

@@ -80,8 +80,8 @@ INLINE_REASONING = Format(
     )
 )
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
-_MOST_EVENTS = 300_000
-"""Of one turn: more than the tokens of the longest answers; each is kept."""
+_MOST_PIECES = 600_000
+"""Chunks and events of one turn: more than the longest answers have, with a chunk and an event for each token."""
 _KNOWN_FIELDS = frozenset({"choices", "usage", "timings"})
 _REASONS: Mapping[str, FinishReason] = {
     **dict.fromkeys(("stop", "eos", "eos_token", "stop_sequence", "end_turn"), "stop"),
@@ -101,12 +101,15 @@ class ReadOptions(TypedDict, total=False):
     - `family`: parse the content as this family's raw output, calls included, for servers that parse nothing; None
       parses only `<think>` and similar markup at the start.
     - `in_reasoning`: the prompt ended inside reasoning, and the server sends the output without the opening marker.
+    - `seconds`: for the whole response, whatever the transport waits for; a sync one is read in a thread then. None: as
+      long as the transport waits.
     """
 
     tools: Sequence[ToolLike] | None
     choice: int
     family: str | Family | Format | None
     in_reasoning: bool
+    seconds: float | None
 
 
 class TurnReader:
@@ -119,6 +122,8 @@ class TurnReader:
         self.diagnostics = Diagnostics()
         self.events: list[Event] = []
         self.cancelled = False
+        self.seconds = _checked_seconds(options.get("seconds"))
+        self._pieces = 0
         self._wire = Wire(self.diagnostics)
         self._choice = options.get("choice", 0)
         self._parts = Parts(None if records is None else {tool.name: tool for tool in records})
@@ -157,13 +162,18 @@ class TurnReader:
 
     def _kept(self, events: Iterable[Event]) -> Iterator[Event]:
         for event in events:
-            if len(self.events) >= _MOST_EVENTS:
-                raise RemoteError(
-                    f"The server sent more than {_MOST_EVENTS:,} pieces of an answer. What came before is valid; "
-                    "give the request max_tokens, or check the server."
-                )
+            self._count()
             self.events.append(event)
             yield event
+
+    def _count(self) -> None:
+        """Raise RemoteError for too many pieces: events, chunks and deltas of calls, some of which wait here."""
+        self._pieces += 1
+        if self._pieces > _MOST_PIECES:
+            raise RemoteError(
+                f"The server sent more than {_MOST_PIECES:,} pieces of an answer. What came before is valid; give the "
+                "request max_tokens, or check the server."
+            )
 
     def _read_chunks(self, chunks: Iterator[Chunk]) -> Iterator[Event]:
         for chunk in chunks:
@@ -171,6 +181,7 @@ class TurnReader:
             yield from self._kept(self._parts.drain())
 
     def _read_chunk(self, chunk: Chunk) -> None:
+        self._count()
         _raise_error(chunk)
         self._calls.salt = self._calls.salt or text_of(chunk.get("id"))
         self._usage = usage_of(chunk, self._usage, self.diagnostics)
@@ -220,6 +231,7 @@ class TurnReader:
             self._inline.content(text)
 
     def _call(self, delta: Chunk) -> None:
+        self._count()
         self._inline.settle()
         self._calls.delta(delta)
 
@@ -238,6 +250,12 @@ class TurnReader:
                     self.diagnostics.report("a part of the content that is not text", item)
         elif value is not None:
             self.diagnostics.report("content that is not text", value)
+
+
+def _checked_seconds(seconds: float | None) -> float | None:
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise RequestError(f"seconds={seconds!r} is not valid; give the seconds that a whole response may take.")
+    return seconds
 
 
 def _format_of(family: str | Family | Format | None) -> Format:

@@ -13,12 +13,14 @@ from collections.abc import (
     Sequence,
 )
 from functools import partial
+from time import monotonic
 from typing import Any, TypeAlias, Unpack, cast
 
 from engine.agent import Run, RunArguments, RunInput, RunStream, Transcript, run_options, stream_run
 from engine.formats.families import Family, Format
 from engine.remote.bodies import RequestOptions, request
 from engine.remote.chunks import ReadOptions, TurnReader
+from engine.remote.timed import answered, timed, timed_async
 from engine.support.errors import RequestError
 from engine.tools import RunTool, Toolbox, ToolLike, as_tools
 from engine.types.completion import Completion
@@ -94,35 +96,48 @@ class RemoteTurn(GeneratedStream[Completion]):
 # These do not refer to the turn, so that a turn without references is closed at once, along with its source.
 
 
-def _read(reader: TurnReader, open_source: Callable[[], object], *, sent: bool) -> Generator[Event, None, None]:
-    source: object = [] if reader.cancelled and not sent else open_source()
+def _opened(open_source: Callable[[], object]) -> Iterable[object]:
+    """Returns the items of a sync transport. Raises RequestError for an async one."""
+    source = open_source()
     if isinstance(source, str | bytes | bytearray | Mapping) or hasattr(source, "model_dump"):
         source = [cast("object", source)]  # a single item may itself be iterable
     if not isinstance(source, Iterable):
         if inspect.iscoroutine(source):
             source.close()
         raise RequestError("The transport is async; read the turn with `async for` or `await`, or use a sync one.")
+    return cast("Iterable[object]", source)
+
+
+def _read(reader: TurnReader, open_source: Callable[[], object], *, sent: bool) -> Generator[Event, None, None]:
+    source: Iterable[object] = ()
+    if sent or not reader.cancelled:
+        opened = partial(_opened, open_source)
+        source = opened() if reader.seconds is None else timed(opened, reader.seconds)
     try:
-        for item in cast("Iterable[object]", source):
+        for item in source:
             yield from reader.feed(item)
             if reader.over:
                 break
         yield from reader.close()
     finally:
-        if (close := getattr(cast("object", source), "close", None)) is not None:
+        if (close := getattr(source, "close", None)) is not None:
             close()
 
 
 async def _read_async(
     reader: TurnReader, open_source: Callable[[], object], *, sent: bool
 ) -> AsyncGenerator[Event, None]:
+    until = None if reader.seconds is None else monotonic() + reader.seconds
     source = _nothing() if reader.cancelled and not sent else open_source()
     if inspect.isawaitable(source):
-        source = await source
+        source = await (source if until is None else answered(source, reader.seconds or 0.0))
     if not isinstance(source, AsyncIterable):
         raise RequestError("The transport is sync; read the turn with `for` or `result()`, or use an async one.")
+    items = cast("AsyncIterable[object]", source)
+    if until is not None:
+        items = timed_async(items, reader.seconds or 0.0, until)
     try:
-        async for item in cast("AsyncIterable[object]", source):
+        async for item in items:
             for event in reader.feed(item):
                 yield event
             if reader.over:
@@ -147,7 +162,7 @@ class Remote:
         `lambda body: client.chat.completions.create(**remote.client_arguments(body))`, or a generator over
         `response.iter_lines()`. An async one (a coroutine function, an async generator) works with `async for` and
         `await`, a sync one with `for` and `result`.
-    family, in_reasoning: how responses are read; see `remote.events`.
+    family, in_reasoning, seconds: how responses are read, and for how long; see `remote.ReadOptions`.
     defaults: options of every request; see `remote.request`.
     """
 
@@ -157,11 +172,13 @@ class Remote:
         *,
         family: str | Family | Format | None = None,
         in_reasoning: bool = False,
+        seconds: float | None = None,
         **defaults: Unpack[RequestOptions],
     ) -> None:
         self._send = send
         self._family = family
         self._in_reasoning = in_reasoning
+        self._seconds = seconds
         self._defaults = defaults
 
     def chat(
@@ -178,7 +195,7 @@ class Remote:
         valid."""
         records = as_tools(tools)
         body = request(messages, records, **{**self._defaults, **options})
-        read = ReadOptions(tools=records, family=self._family, in_reasoning=self._in_reasoning)
+        read = ReadOptions(tools=records, family=self._family, in_reasoning=self._in_reasoning, seconds=self._seconds)
         return RemoteTurn(partial(self._send, body), body, **read)
 
     def run(

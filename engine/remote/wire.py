@@ -19,17 +19,20 @@ _NESTING = re.compile(r'\\.?|["{}]', re.DOTALL)
 _MOST_LINES = 100
 _LONGEST = 1 << 20
 """Characters of a line, and of the lines of one event together."""
+_MOST_WARNINGS = 100
 _DONE = "[DONE]"
 
 
 class Diagnostics:
-    """Reads fields of chunks. Counts the malformed parts of a stream, and warns about each."""
+    """Reads fields of chunks. Counts the malformed parts of a stream, and warns about the first hundred."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def report(self, what: str, value: object) -> None:
         self.count += 1
+        if self.count > _MOST_WARNINGS:  # Python remembers each text that it has warned of
+            return
         text = value if isinstance(value, str) else repr(value)
         text = text if len(text) <= 120 else f"{text[:117]}..."
         warnings.warn(

@@ -1,4 +1,5 @@
-"""Deadlines of this process: one thread that sleeps until the next deadline, and calls its function.
+"""Deadlines of this process: one thread that sleeps until the next deadline, and calls its function; and the time by
+which the work in a context must be done.
 
 `threading.Timer` would take a thread per deadline; this thread is woken only for a deadline that is nearer than all
 others, so that setting and cancelling one costs microseconds.
@@ -7,12 +8,15 @@ others, so that setting and cancelling one costs microseconds.
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TypeAlias
 
 from engine.support import threads
+from engine.support.errors import RequestError
 
 Act: TypeAlias = Callable[[], object]
 _MANY = 1000
@@ -77,6 +81,36 @@ def call_later(seconds: float, act: Act) -> Callable[[], None]:
     clock = _clock
     number = clock.add(seconds, act)
     return lambda: clock.remove(number)
+
+
+_until: ContextVar[float | None] = ContextVar("until", default=None)
+
+
+@contextmanager
+def finished_by(until: float | None) -> Generator[None]:
+    """Limit the work in the `with` block to this time, on `time.monotonic`'s clock, or to that of a block around it, if
+    that is earlier. None: no limit of its own."""
+    outer = _until.get()
+    token = _until.set(until if outer is None else outer if until is None else min(until, outer))
+    try:
+        yield
+    finally:
+        _until.reset(token)
+
+
+def latest() -> float | None:
+    """Returns the time by which the work in this context must be done; None if there is no limit."""
+    return _until.get()
+
+
+def check_time() -> None:
+    """Raise RequestError if that time is over. For work of many steps."""
+    until = _until.get()
+    if until is not None and time.monotonic() > until:
+        raise RequestError(
+            "The request was still being prepared when its deadline passed: send fewer messages or tools, or give it "
+            "more time."
+        )
 
 
 def _after_fork() -> None:

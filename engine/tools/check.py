@@ -118,20 +118,22 @@ class _Steps(threading.local):
     left = 0
 
 
+_steps = _Steps()
+
+
 class SchemaArguments:
     """A tool's `check` that uses its JSON Schema."""
 
-    __slots__ = ("_steps", "_validator")
+    __slots__ = ("_validator",)
 
     def __init__(self, kind: Any, schema: Mapping[str, Any], resolver: Any) -> None:
-        self._steps = _Steps()
-        self._validator: Validator = _bounded(kind, self._steps)(schema, _resolver=resolver, format_checker=checker())
+        self._validator: Validator = _bounded(kind)(schema, _resolver=resolver, format_checker=checker())
 
     def __call__(self, arguments: Any) -> str | None:
         """Returns None if the arguments fit, else a sentence that says what is wrong."""
         from jsonschema.exceptions import relevance
 
-        self._steps.left = _STEPS + _STEPS_EACH * size(arguments)
+        _steps.left = _STEPS + _STEPS_EACH * size(arguments)
         try:
             errors = sorted(self._validator.iter_errors(arguments), key=relevance, reverse=True)
         except _TooManySteps:
@@ -303,8 +305,9 @@ def _matches(pattern: str, text: str) -> bool:
     return matcher is None or matcher(text)
 
 
-def _bounded(kind: Any, steps: _Steps) -> Any:
-    """The validator class of one tool: every keyword counts as a step, and keywords that may cost more are replaced by
+@cache
+def _bounded(kind: Any) -> Any:
+    """The validator class of a draft: every keyword counts as a step, and keywords that may cost more are replaced by
     our own."""
     import jsonschema.validators
 
@@ -316,8 +319,8 @@ def _bounded(kind: Any, steps: _Steps) -> Any:
 
     def counted(keyword: _Keyword) -> _Keyword:
         def apply(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[Any]:
-            steps.left -= 1
-            if steps.left < 0:
+            _steps.left -= 1
+            if _steps.left < 0:
                 raise _TooManySteps
             return keyword(validator, value, instance, schema) or ()
 

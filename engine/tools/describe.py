@@ -2,17 +2,21 @@
 
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, cast, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, create_model
 from pydantic.fields import FieldInfo
 
+from engine.support.deadlines import check_time
 from engine.support.errors import RequestError, shown
 from engine.tools.check import ModelArguments, schema_arguments, schema_of
 from engine.tools.context import is_context
+from engine.tools.json_values import MOST_PARTS, size
 from engine.tools.schema import model_schema
 from engine.types.tools import Tool
 
@@ -121,24 +125,41 @@ class _Reader:
 ToolLike: TypeAlias = Callable[..., Any] | type[BaseModel] | Mapping[str, Any] | Tool
 
 _NAME = re.compile(r"[\w./-]{1,128}")
+MOST_TOOLS = 1024
+"""Of one request: no context holds as many, and each costs a millisecond of preparation."""
 
 
 def as_tools(items: Iterable[ToolLike] | None) -> tuple[Tool, ...]:
-    """Returns every item as a `Tool`, in order. Raises RequestError for an item that is not a tool, and for duplicate
-    names."""
+    """Returns every item as a `Tool`, in order. Raises RequestError for an item that is not a tool, for duplicate
+    names, for more than `MOST_TOOLS` and for schemas of more than `MOST_PARTS` values together."""
     if isinstance(items, str | bytes | Mapping | BaseModel) or callable(items):
         raise RequestError(
             f"tools must be a list of tools, not {shown(cast('object', items))}; {_listed(cast('object', items))}."
         )
     if not items:
         return ()
-    tools = tuple(as_tool(item) for item in items)
-    names = [tool.name for tool in tools]
-    if twice := [name for name in names if names.count(name) > 1]:
+    given = [*islice(items, MOST_TOOLS + 1)]
+    if len(given) > MOST_TOOLS:
+        raise RequestError(
+            f"There are more than {MOST_TOOLS:,} tools; leave out those that this request does not need."
+        )
+    tools: list[Tool] = []
+    parts = 0
+    for item in given:
+        check_time()
+        tools.append(as_tool(item))
+        parts += size(tools[-1].parameters)
+        if parts > MOST_PARTS:
+            raise RequestError(
+                f"The schemas of the tools have more than {MOST_PARTS:,} parts together; leave out tools, or simplify "
+                "them."
+            )
+    twice = [name for name, count in Counter(tool.name for tool in tools).items() if count > 1]
+    if twice:
         raise RequestError(
             f"Two tools are called {twice[0]!r}; a model tells tools apart by their names: rename one of them."
         )
-    return tools
+    return tuple(tools)
 
 
 def _listed(items: object) -> str:

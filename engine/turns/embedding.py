@@ -13,6 +13,7 @@ from engine.runtime.stream.embed_queue import Vectors
 from engine.runtime.stream.pending import PendingVectors
 from engine.runtime.stream.raw import tokens_of
 from engine.runtime.stream.service import Service
+from engine.support.deadlines import check_time
 from engine.support.errors import RequestError
 from engine.turns.options import EmbedOptions, RerankOptions, checked
 from engine.types.prompt import Piece
@@ -102,14 +103,14 @@ class Embedder:
         checked(options, EmbedOptions)
         prefix, vocab = self._prefix(options), self._service.vocab
         several = [texts] if isinstance(texts, str) else _listed(texts, "embed")
-        tokens = [
-            (*vocab.encode([Piece(prefix + text, False)], add_bos=True), *vocab.closing)
-            if isinstance(text, str)
-            else tokens_of(vocab, text)
-            for text in several
-        ]
-        for index, text in enumerate(tokens):
-            if not text:
+        tokens: list[tuple[int, ...]] = []
+        for index, text in enumerate(several):
+            check_time()
+            if isinstance(text, str):
+                tokens.append((*vocab.encode([Piece(prefix + text, False)], add_bos=True), *vocab.closing))
+            else:
+                tokens.append(tokens_of(vocab, text))
+            if not tokens[-1]:
                 raise RequestError(
                     f"Text {index} is empty, and this model's vocabulary adds no tokens to it; leave it out."
                 )

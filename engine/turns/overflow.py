@@ -7,9 +7,11 @@ from functools import cache
 from typing import Any, get_args
 
 from engine.formats.template.chat_template import ChatTemplate
+from engine.support.deadlines import check_time
 from engine.support.errors import RequestError
 from engine.tools import ToolLike
 from engine.turns.reasoning_memory import Restored
+from engine.turns.room import check_room
 from engine.types.messages import DocumentLike, Message
 from engine.types.prompt import Prompt
 from engine.types.sampling import Overflow, Reasoning
@@ -146,12 +148,20 @@ class Fitted:
 
 
 class Prompts:
-    """Makes the prompts of one engine. `tokens` returns a prompt's tokens, `n_ctx` is the most that fit."""
+    """Makes the prompts of one engine. `tokens` returns a prompt's tokens, `n_ctx` is the most that fit, `longest` the
+    bytes of the longest token."""
 
-    def __init__(self, template: ChatTemplate, tokens: Callable[[Prompt], tuple[int, ...]], n_ctx: int) -> None:
+    def __init__(
+        self,
+        template: ChatTemplate,
+        tokens: Callable[[Prompt], tuple[int, ...]],
+        n_ctx: int,
+        longest: Callable[[], int],
+    ) -> None:
         self._template = template
         self._tokens = tokens
         self._n_ctx = n_ctx
+        self._longest = longest
 
     def rendered(
         self,
@@ -159,6 +169,7 @@ class Prompts:
         tools: Sequence[ToolLike] | None,
         options: PromptOptions,
     ) -> Prompt:
+        check_time()
         prompt = self._template.render(
             restored.messages,
             tools,
@@ -183,11 +194,15 @@ class Prompts:
         return first, _shared(self._tokens(first), self._tokens(second))
 
     def fitted(self, restored: Restored, known: Sequence[Tool], options: PromptOptions) -> Fitted:
-        """Returns the prompt, fitted by the overflow policy. Raises RequestError for an unknown policy."""
+        """Returns the prompt, fitted by the overflow policy. Raises RequestError for an unknown policy,
+        ContextOverflowError for a prompt that is far too long (`check_room`)."""
         policy = options.overflow
         if policy not in get_args(Overflow):
             raise RequestError(f"overflow={policy!r} is unknown; choose one of {', '.join(get_args(Overflow))}.")
         messages = restored.messages
+        fixed = messages if policy == "error" else [each for each in messages if each.role in _KEPT]
+        stated = known if options.tool_choice != "none" else ()
+        check_room(fixed, stated, options.documents or (), self._n_ctx, self._longest)
         if policy == "error":
             return Fitted(self.rendered(restored, known, options))
 

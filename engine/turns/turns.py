@@ -3,8 +3,10 @@
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import sha256
+from math import inf
+from time import monotonic
 from typing import Any
 
 from engine.formats.families import Family, builtin_families
@@ -15,11 +17,11 @@ from engine.formats.template.chat_template import ChatTemplate
 from engine.formats.template.inline_reasoning import without_inline_reasoning
 from engine.runtime.guidance import matcher
 from engine.runtime.guidance.matcher import Marks
-from engine.runtime.guidance.trial import finished_by
 from engine.runtime.loop.request import TurnRequest
 from engine.runtime.media.media import Tokenized
 from engine.runtime.stream.service import Service
 from engine.runtime.stream.stream import Stream
+from engine.support.deadlines import finished_by, latest
 from engine.support.errors import MissingTemplateError, RequestError
 from engine.tools import ToolLike, as_tools
 from engine.turns.explain_input import ExplainInput
@@ -37,6 +39,8 @@ from engine.types.parts import ImagePart, MediaPart, MessagePart
 from engine.types.prompt import Piece, Prompt
 from engine.types.sampling import SamplingParams
 from engine.types.tools import AllowedTools, Tool, ToolChoice, ToolName
+
+_LEAST_LEFT = 1e-3  # seconds: a turn whose time is over ends in the loop, which says so
 
 
 class Turns:
@@ -96,7 +100,13 @@ class Turns:
 
     @cached_property
     def _prompts(self) -> Prompts:
-        return Prompts(self.template, self._service.tokens, self._service.info.n_ctx)
+        vocab = self._service.vocab
+        return Prompts(
+            self.template,
+            self._service.tokens,
+            self._service.info.n_ctx,
+            cache(lambda: max(map(len, vocab.all_token_bytes()))),
+        )
 
     def start(
         self,
@@ -164,7 +174,7 @@ class Turns:
                 sampling,
                 markers=frozenset(self.template.format.control),
                 priority=options.get("priority", 0),
-                deadline=options.get("deadline"),
+                deadline=_left(options.get("deadline")),
                 offline=offline,
                 reasoning_budget=options.get("reasoning_budget"),
                 reasoning_close=self._close(),
@@ -243,7 +253,7 @@ class Turns:
                     sampling,
                     sampled=self.sampling.used(sampling, options),
                     priority=options.get("priority", 0),
-                    deadline=options.get("deadline"),
+                    deadline=_left(options.get("deadline")),
                     offline=offline,
                     progress=options.get("progress"),
                     named=options.get("adapters"),
@@ -378,6 +388,14 @@ def _demand(
         options.get("reasoning") is not False,
         options.get("close_at_limit", True),
     )
+
+
+def _left(deadline: float | None) -> float | None:
+    """Returns what preparing a turn has left of its deadline, in seconds."""
+    until = latest()
+    if deadline is None or until is None or not 0 < deadline < inf:
+        return deadline
+    return min(deadline, max(until - monotonic(), _LEAST_LEFT))
 
 
 def after_call(choice: ToolChoice | AllowedTools) -> ToolChoice | AllowedTools:

@@ -392,7 +392,6 @@ def test_every_method_loads_the_model_that_it_needs(several: Callable[..., Engin
         "template": lambda: llm.template.source,
         "info": lambda: llm.info.path,
         "n_ctx": lambda: llm.n_ctx,
-        "metrics": lambda: llm.metrics.running,
         "openai": asked,
         "coroutines": lambda: asyncio.run(waited()),
     }
@@ -403,6 +402,7 @@ def test_every_method_loads_the_model_that_it_needs(several: Callable[..., Engin
         llm.close()
         assert loaded(engines) == "", f"{name} left something in use"
     before = engines.state("a").loads
+    assert llm.metrics.finished, "those of the last loading"
     assert (repr(llm), llm.closed, engines.state("a").loads) == ("<EngineHandle a, not loaded>", False, before)
     assert "not loaded" in llm._repr_html_()  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(AttributeError):

@@ -43,6 +43,22 @@ def write_adapter(
     return _written(writer, path)
 
 
+def write_adapter_of(path: Path, model: Path, number: float) -> Path:
+    """Write an adapter of rank 1 for a model's queries and the way out of its layers, each output with this number."""
+    reader = gguf.GGUFReader(model)
+    architecture = str(reader.fields["general.architecture"].contents())
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", 1.0)
+    for tensor in reader.tensors:
+        if tensor.name.endswith(("attn_q.weight", "ffn_down.weight")):
+            columns, rows = map(int, tensor.shape)
+            writer.add_tensor(f"{tensor.name}.lora_a", np.ones((1, columns), np.float32))
+            writer.add_tensor(f"{tensor.name}.lora_b", np.full((rows, 1), number, np.float32))
+    return _written(writer, path)
+
+
 def write_control_vector(
     path: Path, *, seed: int = 1, width: int = WIDTH, layers: Sequence[int] = range(1, LAYERS)
 ) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from adapted_turns import BareAdapted, Part, compared, hits_across
-from adapter_files import LAYERS, WIDTH, write_adapter, write_control_vector
+from adapter_files import LAYERS, WIDTH, write_adapter, write_adapter_of, write_control_vector
 
 from engine import Completion, Engine, StateStore, batch
 from engine.api.loading import TemplateChoice, load
@@ -111,7 +111,7 @@ def test_every_way_of_generating_takes_adapters(llm: Engine) -> None:
     assert spread[0] != spread[1]
     with pytest.raises(RequestError, match=r"'x'\. Loaded are: 'a', 'b', 'late'"):
         llm.chat(QUESTION, adapters=["x"])
-    with pytest.raises(RequestError, match=r"finite number\. Loaded are: 'a', 'b', 'late'"):
+    with pytest.raises(RequestError, match=r"0 to 4\)\. Loaded are: 'a', 'b', 'late'"):
         llm.chat(QUESTION, adapters={"a": float("nan")})
     with pytest.raises(RequestError, match="adapters"):
         llm.embed(QUESTION, adapters=["a"])  # pyright: ignore[reportCallIssue]
@@ -234,6 +234,17 @@ def test_a_file_that_ends_llama_cpp_ends_a_child(llm: Engine, tmp_path: Path) ->
     path = write_adapter(tmp_path / "deadly.gguf", alpha=False)
     with pytest.raises(ModelLoadError, match=r"deadly.gguf is not loaded. .*died by SIGABRT"):
         llm.load_adapter("deadly", path)
+    assert said(llm)
+
+
+@pytest.mark.parametrize("number", [float("nan"), 1e38])
+def test_a_file_that_makes_no_numbers_is_refused(
+    number: float, llm: Engine, builtin_model_path: Path, tmp_path: Path
+) -> None:
+    path = write_adapter_of(tmp_path / "spoiled.gguf", builtin_model_path, number)
+    for _ in range(2):  # and remembered
+        with pytest.raises(ModelLoadError, match=r"spoiled.gguf is not loaded: with it the model computes NaN"):
+            llm.load_adapter("spoiled", path)
     assert said(llm)
 
 

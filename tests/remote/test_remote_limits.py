@@ -1,16 +1,19 @@
 """engine.remote against a server that never ends: what a line and a turn may cost is bounded, however they are cut."""
 
+import asyncio
 import json
-from collections.abc import Iterator
+import threading
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import repeat
 from typing import Any
 
 import pytest
-from server_streams import chunk
+from server_streams import Json, call, chunk
 
 from engine import remote
 from engine.remote import chunks, wire
-from engine.support.errors import RemoteError
+from engine.support.errors import RemoteError, RequestError
 
 LONGEST = 50_000
 PIECES = {
@@ -81,6 +84,95 @@ def test_a_line_as_long_as_an_answer_is_read() -> None:
 
 
 def test_more_events_than_any_answer_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "_MOST_EVENTS", 100)
+    monkeypatch.setattr(chunks, "_MOST_PIECES", 100)
     with pytest.raises(RemoteError, match="more than 100 pieces"):
         remote.events(repeat(chunk({"content": "x"}))).result()
+
+
+HELD: dict[str, Callable[[int], Json]] = {
+    "calls without end": lambda number: call(number, name="f", id_=str(number)),
+    "arguments of a call behind an open one": lambda number: call(min(number, 1), "x", "f" if number < 2 else None),
+    "text behind an open call": lambda number: {"content": "x"} if number else call(0, name="f", id_="1"),
+    "nothing": lambda _: {},
+}
+
+
+@pytest.mark.parametrize("kind", HELD)
+def test_what_waits_here_is_counted_too(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "_MOST_PIECES", 100)
+    read = 0
+
+    def endless() -> Iterator[Json]:
+        nonlocal read
+        for number in range(10_000):
+            read = number
+            yield chunk(HELD[kind](number))
+
+    with pytest.raises(RemoteError, match="more than 100 pieces"):
+        remote.events(endless()).result()
+    assert read <= 100
+
+
+def test_few_warnings_about_a_stream_that_is_malformed_throughout() -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        turn = remote.events([*[chunk({"content": 5}) for _ in range(500)], "data: [DONE]"])
+        turn.result()
+    assert turn.malformed == 500
+    assert len(told) == 100
+
+
+def slowly(kind: str, over: threading.Event) -> Iterator[object]:
+    """A server that never gets to an end, in one of several ways; none of its items is late by itself."""
+    if kind == "opening":
+        over.wait(20)
+    yield chunk({"content": "a"})
+    while not over.is_set():
+        if kind == "items":
+            yield chunk({"content": "a"})
+        elif kind == "comments":
+            yield b": still there\n\n"
+        elif kind == "a line":
+            yield b"x"
+        over.wait(20 if kind == "silence" else 0.02)
+
+
+@pytest.mark.parametrize("kind", ["opening", "items", "comments", "a line", "silence"])
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_a_deadline_holds_over_the_whole_response(kind: str, is_async: bool) -> None:
+    over, closed = threading.Event(), threading.Event()
+
+    def items() -> Iterator[object]:
+        try:
+            yield from slowly(kind, over)
+        finally:
+            closed.set()
+
+    async def waited() -> AsyncIterator[object]:
+        try:
+            if kind == "opening":
+                await asyncio.sleep(20)
+            yield chunk({"content": "a"})
+            while True:
+                await asyncio.sleep(20 if kind == "silence" else 0.02)
+                yield b"x" if kind == "a line" else chunk({"content": "a"})
+        finally:
+            closed.set()
+
+    async def read() -> None:
+        _ = await remote.events(waited(), seconds=0.2)
+
+    with pytest.raises(RemoteError, match=r"no whole answer within 0\.2 s"):
+        asyncio.run(read()) if is_async else remote.events(items(), seconds=0.2).result()
+    over.set()
+    assert closed.wait(10)
+
+
+def test_a_deadline_changes_nothing_of_what_comes_in_time() -> None:
+    answer = [*[chunk({"content": str(number)}) for number in range(100)], "data: [DONE]"]
+    whole = remote.events(answer).result()
+    assert remote.events(answer, seconds=60).result() == whole
+    with pytest.raises(ZeroDivisionError):
+        remote.events((1 // number for number in range(1)), seconds=60).result()
+    with pytest.raises(RequestError, match="seconds=0 is not valid"):
+        remote.events(answer, seconds=0)

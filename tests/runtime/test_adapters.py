@@ -217,6 +217,8 @@ def test_an_activated_lora_begins_at_its_last_invocation(names: AdapterNames) ->
         (["three"], "no adapter 'three'"),
         ({"one": float("nan")}, "scale of the adapter 'one' is nan"),
         ({"one": float("inf")}, "scale of the adapter 'one' is inf"),
+        ({"one": 1000.5}, "scale of the adapter 'one' is 1000.5; it must be a number from -1,000 to 1,000"),
+        ({"one": -1001}, "scale of the adapter 'one' is -1001"),
         ({"one": 1e39}, "scale of the adapter 'one'"),
         ({"one": 10**400}, "scale of the adapter 'one'"),
         ({"one": True}, "scale of the adapter 'one' is True"),

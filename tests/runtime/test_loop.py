@@ -13,6 +13,7 @@ from engine.runtime.loop import sequence
 from engine.runtime.loop.backend import Row, Sampler
 from engine.runtime.loop.generation import Limits
 from engine.support.errors import ContextOverflowError, DecodeError, EngineError
+from engine.testing.scripted import ScriptedSampler
 from engine.types.sampling import SamplingParams
 
 
@@ -401,10 +402,10 @@ def test_logits_that_are_not_numbers_fail_their_request_only(monkeypatch: pytest
     sample = bench.backend.sample
 
     def poisoned(sampler: Sampler, row: int, mask: Mask | None = None) -> int:
-        token = sample(sampler, row, mask)
-        if bench.backend.decodes == 4 and row == 1:
+        assert isinstance(sampler, ScriptedSampler)
+        if bench.backend.decodes > 3 and bench.backend.vocab.text(sampler.tokens[:3]) == "two":
             raise DecodeError("not numbers", "nan")
-        return token
+        return sample(sampler, row, mask)
 
     monkeypatch.setattr(bench.backend, "sample", poisoned)
     ids = [bench.submit(text) for text in ("one", "two", "six")]
@@ -413,6 +414,7 @@ def test_logits_that_are_not_numbers_fail_their_request_only(monkeypatch: pytest
     assert isinstance(error, DecodeError)
     assert error.reason == "nan"
     assert [bench.completion(id_).content for id_ in (ids[0], ids[2])] == ["re: one", "re: six"]
+    monkeypatch.undo()
     again = bench.submit("two")
     bench.run()
     assert bench.completion(again).usage

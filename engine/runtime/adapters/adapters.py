@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias, cast
 
 from engine.support.errors import RequestError, shown
 
-_LARGEST = 3.4e38  # llama.cpp takes a scale as a float32
+_LARGEST = 1_000  # scales in use are 0 to 4; far larger ones make logits that are not numbers
 
 AdaptersLike: TypeAlias = Sequence[str] | Mapping[str, float]
 """Names of adapters, or names with their scales."""
@@ -122,7 +122,7 @@ class AdapterNames:
     def chosen(self, named: AdaptersLike | None, tokens: Sequence[int]) -> Adapters:
         """Returns what computes a prompt of these tokens. An activated LoRA applies from the last place of its
         invocation tokens on, or nowhere if they do not occur, as in llama.cpp's server. Raises RequestError for names
-        that are not known and for scales that are not finite numbers."""
+        that are not known and for scales that are no numbers from -1,000 to 1,000."""
         if named is None:
             return BASE
         with self._lock:
@@ -159,10 +159,11 @@ class AdapterNames:
 
 
 def scale_of(name: object, scale: object, further: str = "") -> float:
-    """Returns the scale of an adapter. Raises RequestError for what is not a finite number."""
+    """Returns the scale of an adapter. Raises RequestError for what is no number from -1,000 to 1,000."""
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not abs(scale) <= _LARGEST:
         raise RequestError(
-            f"The scale of the adapter {shown(name)} is {shown(scale)}; it must be a finite number.{further}"
+            f"The scale of the adapter {shown(name)} is {shown(scale)}; it must be a number from -{_LARGEST:,} to "
+            f"{_LARGEST:,} (usual are 0 to 4).{further}"
         )
     return float(scale)
 

@@ -11,9 +11,8 @@ import os
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -21,6 +20,7 @@ from io import FileIO
 from typing import Any, BinaryIO, Protocol
 
 from engine.support.child import Child, ChildGoneError, ChildNotStartedError, ends, read_frame, write_frame
+from engine.support.deadlines import latest
 from engine.support.errors import RequestError
 from engine.support.limits import limit_resources
 
@@ -84,20 +84,6 @@ class Controls:
         return cls(json.dumps({"size": tokens.size, "special": texts}))
 
 
-_until: ContextVar[float | None] = ContextVar("until", default=None)
-
-
-@contextmanager
-def finished_by(until: float | None) -> Generator[None]:
-    """Limit the trials in the `with` block: they are stopped at this time, on `time.monotonic`'s clock (None: after
-    `SECONDS`)."""
-    token = _until.set(until)
-    try:
-        yield
-    finally:
-        _until.reset(token)
-
-
 def refusals(grammars: Sequence[str], controls: Controls | None = None) -> list[str | None]:
     """Returns for each grammar why it cannot be enforced with this vocabulary (None: with any), or None if it can.
 
@@ -132,7 +118,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _tried(grammars: list[str], controls: Controls) -> list[str | None]:
-    now, end = time.monotonic(), _until.get()
+    now, end = time.monotonic(), latest()
     until = now + (SECONDS if end is None else min(SECONDS, (end - now) / 2))
     slots = _slots
     if not slots.acquire(timeout=max(until - time.monotonic(), _LEAST_SECONDS)):

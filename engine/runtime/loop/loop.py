@@ -292,6 +292,18 @@ class Loop:
                 due.append((state, row + stop - start - 1, draft))
                 constrained = constrained or state.request.constraint is not None
             row += stop - start + len(draft)
+        doubtful = self._draw(due, constrained=constrained)
+        if self._drafts is not None and self._drafts.follow is not None:
+            self._drafts.follow(chunks)
+        for state in doubtful:
+            self._doubt(state)
+
+    def _draw(
+        self, due: Sequence[tuple[SequenceState, int, tuple[int, ...]]], *, constrained: bool
+    ) -> list[SequenceState]:
+        """Draw tokens for these requests, each with its row and the guesses behind it. Returns those whose logits were
+        not numbers, for the first time."""
+        doubtful: list[SequenceState] = []
         masks = masks_together([state for state, _, _ in due]) if constrained else {}
         for state, at, draft in due:
             try:
@@ -302,9 +314,18 @@ class Loop:
                 if finish is not None:
                     self._finish(state, finish)
             except BaseException as error:  # noqa: BLE001 - a draw's failure (logits, parser) is this request's alone
-                self._finish(state, "error", contained(error))
-        if self._drafts is not None and self._drafts.follow is not None:
-            self._drafts.follow(chunks)
+                if _is_nan(error) and not state.alone:
+                    doubtful.append(state)
+                else:
+                    self._finish(state, "error", contained(error))
+        return doubtful
+
+    def _doubt(self, state: SequenceState) -> None:
+        """Compute a request whose logits were not numbers again, alone and in memory that was overwritten: what others
+        left there may be the cause, such as a request that ended before anybody looked at its logits."""
+        state.alone = self._spoiled = True
+        self.cache.drop(state.sequence)
+        self._scheduler.preempt(state)
 
     def _guess(self) -> None:
         """Let the requests that decode guess their next tokens. Wrong guesses are cut off again, so there are none for
@@ -392,7 +413,7 @@ class Loop:
     def _finish(self, state: SequenceState, reason: FinishReason, error: Exception | None = None) -> None:
         """End the request; what it evaluated stays in the cache for others, unless it failed."""
         id_ = state.request.id
-        self._spoiled = self._spoiled or (isinstance(error, DecodeError) and error.reason == "nan")
+        self._spoiled = self._spoiled or _is_nan(error)
         self._scheduler.remove(state)
         if state.sequence >= 0:
             self._leave(state, reason, error)
@@ -468,3 +489,7 @@ class Loop:
         else:
             self.cache.cells.widen()  # if it was refused, then for another reason than its room
             self._advance([chunk])
+
+
+def _is_nan(error: BaseException | None) -> bool:
+    return isinstance(error, DecodeError) and error.reason == "nan"

@@ -28,7 +28,8 @@ class Metrics:
     `first_tokens` requests drew a first token; their times to it sum up to `time_to_first_token`. `checkpoints` and
     `checkpoint_bytes`: number and size of the checkpoints of recurrent memories when the last request ended.
     `n_threads` and `n_threads_batch`: the threads that decode now, for a token and for a batch, fewer while other
-    programs hold the processors; 0 before the first decode.
+    programs hold the processors; 0 before the first decode. `restarts`: how often the process of an isolated model died
+    and was started again.
     """
 
     finished: Mapping[FinishReason, int] = field(default_factory=dict[FinishReason, int])
@@ -48,6 +49,7 @@ class Metrics:
     checkpoint_bytes: int = 0
     n_threads: int = 0
     n_threads_batch: int = 0
+    restarts: int = 0
 
     def _repr_html_(self) -> str:
         ends = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.finished.items()))
@@ -69,6 +71,7 @@ class Metrics:
         family("checkpoint_bytes", "gauge", "Bytes that they take.", ("", self.checkpoint_bytes))
         family("threads", "gauge", "Threads that decode a token now.", ("", self.n_threads))
         family("threads_batch", "gauge", "Threads that decode a batch now.", ("", self.n_threads_batch))
+        family("restarts_total", "counter", "Processes of the model that died and were replaced.", ("", self.restarts))
         for name, about in _COUNTERS:
             family(f"{name}_total", "counter", about, ("", getattr(self, name)))
         seconds = (("_sum", self.time_to_first_token), ("_count", self.first_tokens))

@@ -37,6 +37,8 @@ class LoopHandle(Protocol):
 
     @property
     def closed(self) -> bool: ...
+    @property
+    def restarts(self) -> int: ...
     def submit(self, request: TurnRequest) -> None: ...
     def embed(self, request: Embed) -> None: ...
     def change_adapters(self, order: LoadAdapter | DropAdapter) -> None: ...
@@ -70,6 +72,8 @@ class Runner:
     `deliver` is called in that thread with the replies of one step; it must neither raise nor wait. Every request that
     was accepted gets exactly one final reply, also when the runner is closed or its loop breaks.
     """
+
+    restarts = 0  # a loop in this process ends with it
 
     def __init__(
         self,

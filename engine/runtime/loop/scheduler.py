@@ -111,8 +111,11 @@ class Scheduler:
 
     @property
     def waiting(self) -> tuple[SequenceState, ...]:
-        """In the order in which they may start."""
-        return tuple(self._waiting)
+        """Those that may start, in this order: none beside one that is computed alone."""
+        if any(state.alone for state in self._running):
+            return ()
+        number = next((number for number, state in enumerate(self._waiting) if state.alone), len(self._waiting))
+        return tuple(self._waiting[: number or int(not self._running)])
 
     @property
     def running(self) -> tuple[SequenceState, ...]:

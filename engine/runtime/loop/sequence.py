@@ -25,7 +25,7 @@ class SequenceState:
     last one. `marks`: the positions for checkpoints, ascending. `draft`: guesses at the next tokens, evaluated along
     with the last one; `drafts`: what earlier ones came to. `events` and `logprobs` came since the last reply,
     `prefilled` is the progress that the next reply reports. `rows`: those of `next_unit`, once it is encoded;
-    the first `begun` of them are evaluated.
+    the first `begun` of them are evaluated. `alone`: its logits were not numbers once, so nothing runs beside it.
     """
 
     request: TurnRequest
@@ -50,6 +50,7 @@ class SequenceState:
     first_token: float | None = None
     strikes: int = 0
     aborts: int = 0
+    alone: bool = False
 
     @property
     def pending(self) -> int:

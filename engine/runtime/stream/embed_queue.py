@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal, NamedTuple, Protocol
 
 from engine.support.errors import DecodeError, RequestError
@@ -138,7 +139,7 @@ class VectorQueue:
         rows = sequences = 0
         for job in list(self.jobs.values()):
             texts: list[Sequence[int]] = []
-            for text in job.texts[len(job.done) :]:
+            for text in islice(job.texts, len(job.done), len(job.done) + info.sequences):
                 if sequences and (sequences == info.sequences or rows + len(text) > most):
                     break
                 texts.append(text)

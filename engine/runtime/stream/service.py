@@ -98,7 +98,7 @@ class Service:
     @property
     def metrics(self) -> Metrics:
         """What the engine has done so far, in numbers."""
-        return self._post.metrics
+        return replace(self._post.metrics, restarts=self._runner.restarts)
 
     @property
     def closed(self) -> bool:

@@ -7,8 +7,10 @@ Sources: RFC 9110, RFC 9112; IANA's registries of special-purpose addresses (RFC
 
 import io
 import logging
+import os
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -34,8 +36,20 @@ _AHEAD = 8 << 10  # bytes that may be read beyond the headers: part of the body,
 _PORTS = {"http": 80, "https": 443}
 _UNWRITABLE = re.compile(r"[\x00-\x20\x7f\\]")
 _IN_PATH = "/:@!$&'()*+,;=-._~%?"
+_MOST_RESOLVING = 8
+_resolving = threading.BoundedSemaphore(_MOST_RESOLVING)
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _log = logging.getLogger("engine.media")
+
+
+def _after_fork() -> None:
+    """Replace the slots, which threads of the parent may hold."""
+    global _resolving  # noqa: PLW0603 - a process has one
+    _resolving = threading.BoundedSemaphore(_MOST_RESOLVING)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,11 +225,31 @@ def _guarded(work: Callable[[], Any], failed: str) -> Any:
         raise _refused(failed) from error
 
 
+def _resolved(target: _Target, until: float) -> list[Place]:
+    """Returns all addresses of a target. A resolver that hangs keeps `_MOST_RESOLVING` threads at most."""
+    slots = _resolving
+    if not slots.acquire(timeout=_left(until)):
+        raise TimeoutError
+
+    def looked_up() -> list[Place]:
+        try:
+            return resolve(target.host, target.port)
+        finally:
+            slots.release()
+
+    try:
+        places = in_thread(looked_up)
+    except BaseException:  # there is no thread that would release it
+        slots.release()
+        raise
+    return places.result(_left(until))
+
+
 def _connected(target: _Target, until: float) -> socket.socket:
     """Connects to a public address of a target; with https, verifies its certificate."""
 
     def found() -> list[Place]:
-        return in_thread(lambda: resolve(target.host, target.port)).result(_left(until))
+        return _resolved(target, until)
 
     unknown = "its host is not known, or not a public one"  # in one text, which does not say what is there
     places = _guarded(found, unknown)

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from picture_server import CAT, PUBLIC, Pictures, answer, certified, drip, redirect, serving
+from scripts import wait_until
 
 from engine import MediaUrls, RequestError
+from engine.support.offloop import in_thread
 from engine.types.media import ImageLink, MediaBudget, read_media, urls
 from engine.types.media.urls import fetched, is_public
 
@@ -333,6 +335,24 @@ def test_what_is_no_picture_is_refused_by_its_link(pictures: Pictures) -> None:
 def test_options_that_are_not_valid(option: dict[str, Any]) -> None:
     with pytest.raises(RequestError, match=rf"{next(iter(option))}=.* is not valid"):
         MediaUrls(**option)
+
+
+def test_a_resolver_that_hangs_keeps_few_threads(pictures: Pictures, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, asked = threading.Event(), []
+
+    def hanging(host: str, port: int) -> list[urls.Place]:
+        asked.append(host)
+        go.wait(20)
+        return pictures.resolve(host, port)
+
+    monkeypatch.setattr(urls, "resolve", hanging)
+    address, until = "http://pictures.example/cat.png", time.monotonic() + 0.3
+    begun = [in_thread(lambda: urls.fetched(address, MediaUrls(), until)) for _ in range(20)]
+    assert {type(each.exception(10)) for each in begun} == {RequestError}
+    assert len(asked) <= urls._MOST_RESOLVING  # pyright: ignore[reportPrivateUsage]
+    go.set()
+    slots: Any = urls._resolving  # pyright: ignore[reportPrivateUsage]
+    wait_until(lambda: slots._value == urls._MOST_RESOLVING)  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_thread_that_resolves_ends(pictures: Pictures) -> None:
