@@ -126,7 +126,7 @@ class Inspection:
             *common,
             ("family", f"{self.family} ({self.title}): {self.reason}"),
             ("response template", self.response_template or "none known"),
-            ("chat template", _SOURCES[self.template_source]),
+            ("chat template", _SOURCES[self.template_source] + (_MUTE if self.capabilities.get("mute") else "")),
             ("reasoning", self.reasoning),
             ("starts in reasoning", "yes: the prompt leaves it open" if self.starts_in_reasoning else "no"),
             ("past reasoning", self.history),
@@ -154,6 +154,7 @@ class Inspection:
         return ", ".join(phrase for name, phrase in phrases.items() if self.capabilities[name]) or "nothing more"
 
 
+_MUTE = ', whose prompts lack the user\'s text: chat_template="chatml" is a way out'
 _NO_TEMPLATE = "none: a base model, which continues texts (llm.complete); chat_template= or family= makes it chat"
 _TAKES = {
     "plain": "text",

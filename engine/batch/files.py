@@ -15,7 +15,7 @@ from engine.batch.index import Index, State
 from engine.batch.lines import Lines, changed, writing
 from engine.batch.manifest import Manifest
 from engine.batch.rows import identity as line_identity
-from engine.batch.tabular import is_table
+from engine.batch.tabular import SHEETS, is_table
 from engine.support.errors import EngineError, RequestError
 from engine.support.output_file import Identity, identity, replacing, resolved, temporary_prefix
 
@@ -29,6 +29,10 @@ class Files:
 
     def __init__(self, out: str | Path, errors: str | Path | None = None, source: Identity | None = None) -> None:
         path = _resolved(out)
+        if path.suffix.lower() in SHEETS:
+            raise RequestError(
+                f"{path.name}: batches write no {path.suffix} files. Name a .csv, .parquet or .jsonl file."
+            )
         self.table = path if is_table(path) else None
         if self.table is not None:
             path = _resolved(path.with_name(f"{path.name}.jsonl"))

@@ -109,6 +109,8 @@ class BatchOptions(TurnOptions, total=False):
     - `force`: compute rows anew whose content or options have changed, and delete their answers; without it they are an
       error.
     - `group`: compute rows with the same beginning next to one another (True). `in_order`: sort the files at the end.
+    - `quote_formulas`: in a CSV output, an apostrophe precedes text that a spreadsheet would compute (it begins with
+      = + - @, a tab or a return).
     - `in_flight`: rows computed at once (16); should exceed the engine's number of sequences.
     - `on_progress`: called with the report a few times a second, in the caller's thread; without it progress is shown
       on standard error, unless `quiet`.
@@ -125,6 +127,7 @@ class BatchOptions(TurnOptions, total=False):
     force: bool
     group: bool
     in_order: bool
+    quote_formulas: bool
     in_flight: int
     on_progress: Callable[[Report], None] | None
     quiet: bool
@@ -158,7 +161,7 @@ def run(rows: Any, out: Any = None, llm: Model | None = None, **options: Unpack[
         return _ran(rows, out, llm, options)
     if not is_frame(rows):
         raise RequestError("out= is missing: name the file for the answers. Only a data frame comes back as a frame.")
-    for name in ("errors", "retry_failed", "force", "in_order"):
+    for name in ("errors", "retry_failed", "force", "in_order", "quote_formulas"):
         if options.get(name):
             raise RequestError(f"{name}= is for batches that write a file: name one with out=, or leave it out.")
     if not rows.shape[0]:
@@ -224,7 +227,8 @@ def _ran(
         files.sync()
         table = Table(source, index, files, added)
         if (path := files.table) is not None and not report.left:
-            files.write_table(lambda file: table.write(file, path, rows))
+            quotes = options.get("quote_formulas", False)
+            files.write_table(lambda file: table.write(file, path, rows, quote_formulas=quotes))
         if deliver is not None:
             deliver(table)
     progress.show(report, last=True)

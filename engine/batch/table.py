@@ -6,6 +6,7 @@ It is made of the lines that the batch wrote, and written as CSV or Parquet, or 
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ from engine.types.parts import whole_characters
 
 Cells: TypeAlias = dict[str, Any]
 
+_FORMULA = frozenset("=+-@\t\r")
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _ANSWER, _CALLS, _FINISH, _ERROR, _PARSED = "answer", "tool_calls", "finish_reason", "error", "parsed"
 _LEFT = "The batch was interrupted before this row."
 
@@ -80,15 +83,20 @@ def _properties(schema: Mapping[str, Any]) -> list[str]:
     return list(schema.get("$defs", {}).get(name, schema).get("properties", {}))
 
 
+def _unformulated(text: str) -> str:
+    """Returns a cell that no spreadsheet computes. Source: OWASP, "CSV Injection"."""
+    return f"'{text}" if text[:1] in _FORMULA and not _NUMBER.fullmatch(text) else text
+
+
 class Table:
     """The rows of a batch, in the order of the input, each with the line that it got."""
 
     def __init__(self, source: Source, index: Index, files: Files, added: Added) -> None:
         self._source, self._index, self._files, self._added = source, index, files, added
 
-    def write(self, file: IO[bytes], path: Path, rows: object) -> None:
+    def write(self, file: IO[bytes], path: Path, rows: object, *, quote_formulas: bool = False) -> None:
         """Write the table as CSV or Parquet, by the ending of `path`. `rows` is the input, whose types Parquet
-        keeps."""
+        keeps. `quote_formulas`: a cell of CSV that a spreadsheet would compute has an apostrophe before it."""
         separator = SEPARATORS.get(path.suffix.lower())
         if separator is None:
             pyarrow("parquet", path).write_table(self._arrow(rows), file)
@@ -99,7 +107,8 @@ class Table:
         writer.writerow([*columns, *self._added.names])
         for row, cells in self._rows():
             values = [*map(row.get, columns), *map(cells.get, self._added.names)]
-            writer.writerow(["" if value is None else whole_characters(cell_text(value)) for value in values])
+            texts = ["" if value is None else whole_characters(cell_text(value)) for value in values]
+            writer.writerow(map(_unformulated, texts) if quote_formulas else texts)
         text.detach()
 
     def joined(self, frame: Any) -> Any:

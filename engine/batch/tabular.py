@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 from engine.support.errors import BatchInputError, RequestError
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
+SHEETS = frozenset({".xlsx", ".xlsm", ".xlsb", ".xls", ".ods", ".feather", ".arrow"})
+"""Tables that no batch writes."""
 _CHUNK = 256
 _LONGEST = (1 << 31) - 1  # characters of a value: as many as every platform takes
 

@@ -50,6 +50,11 @@ def add_batch(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--if-changed", dest="force", action=_Gone, help=argparse.SUPPRESS)
     command.add_argument("--in-order", action="store_true", help="sort the output like the input, at the end")
+    command.add_argument(
+        "--quote-formulas",
+        action="store_true",
+        help="in a .csv or .tsv output, put ' before text that a spreadsheet would compute (it begins with = + - @)",
+    )
     command.add_argument("--no-group", action="store_true", help="keep the input's order; do not group similar prompts")
     command.add_argument(
         "--sequences", metavar="N", type=int, help=f"rows at once; by default up to {_SEQUENCES}, if they fit"
@@ -100,6 +105,7 @@ def batch(options: argparse.Namespace) -> int:
             force=options.force,
             group=not options.no_group,
             in_order=options.in_order,
+            quote_formulas=options.quote_formulas,
             in_flight=2 * (options.sequences or _SEQUENCES),
             quiet=options.quiet,
             **commands.turn_options(options),

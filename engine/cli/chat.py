@@ -27,6 +27,7 @@ from engine.cli.wording import spoken
 from engine.support import paths
 from engine.support.display import counted, figures
 from engine.support.errors import EngineError, RequestError, did_you_mean
+from engine.support.own_file import read_regular
 from engine.tools import error_text
 from engine.turns.options import TurnOptions
 from engine.types.completion import Completion, Usage
@@ -54,6 +55,7 @@ HELP = {
 _OTHER_NAMES = {"/reset": "/clear", "/exit": "/quit"}
 _COMMAND = re.compile(r"/\w+")
 _OFF = "off"
+_LONGEST_TEXT = 16 << 20  # in bytes
 
 
 class Chat:
@@ -389,7 +391,7 @@ def _file_content(path: Path) -> Media | str:
     if kind in ("image", "audio"):
         return Image(path) if kind == "image" else Audio(path)
     try:
-        return path.read_text(encoding="utf-8")
+        return read_regular(path, _LONGEST_TEXT).decode()
     except (OSError, ValueError) as error:
         raise RequestError(f"{path} cannot be read: {error}. Give a picture, a sound or a text in UTF-8.") from error
 

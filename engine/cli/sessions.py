@@ -17,11 +17,13 @@ from engine.cli.exit_codes import DONE
 from engine.support import paths
 from engine.support.errors import RequestError
 from engine.support.output_file import lock, write_file
+from engine.support.own_file import read_regular
 from engine.types.messages import Message
 from engine.types.parts import Record
 
 _NAME = re.compile(r"\w[\w.-]{0,63}", re.ASCII)
 _END = ".json"
+_LARGEST = 1 << 28  # in bytes; pictures are inside
 _MESSAGES = TypeAdapter(list[Message])
 
 
@@ -36,7 +38,7 @@ class Saved(Record):
 def read(path: Path) -> Saved:
     """Returns the conversation in a file. Raises RequestError for a file that cannot be read, or is none."""
     try:
-        found: object = json.loads(path.read_bytes())
+        found: object = json.loads(read_regular(path, _LARGEST))
         return Saved.model_validate({"messages": found} if isinstance(found, list) else found)
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {error}. Correct the path.") from error

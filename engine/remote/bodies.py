@@ -78,7 +78,7 @@ def request(
     body: dict[str, Any] = {
         "model": options.get("model"),
         "messages": [_message(message, field) for message in conversation_of(messages)],
-        "tools": [tool.openai() for tool in records] or None,
+        "tools": [tool.model_copy(update={"returns": None}).openai() for tool in records] or None,
         "tool_choice": _choice(options.get("tool_choice", "auto"), [tool.name for tool in records]),
         "parallel_tool_calls": options.get("parallel_tool_calls") if records else None,
         "response_format": _response_format(options.get("response_format")),

@@ -1,5 +1,6 @@
 """The only place that finds the files shipped with the code: models.toml, templates/, the built-in model."""
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -27,19 +28,19 @@ def models_toml() -> Path:
 
 
 def template_source(name: str) -> str | None:
-    """Returns the text of `templates/<name>.jinja`, or None if there is no such file."""
-    path = root() / "templates" / f"{name}.jinja"
-    return path.read_text(encoding="utf-8") if path.is_file() else None
+    """Returns the text of `templates/<name>.jinja`, or None if there is no such file. A name never becomes a path."""
+    return own_templates().get(name)
 
 
 @cache
-def _own_templates() -> frozenset[str]:
-    return frozenset(path.read_text(encoding="utf-8") for path in (root() / "templates").glob("*.jinja"))
+def own_templates() -> Mapping[str, str]:
+    """Returns the texts of `templates/` by their names."""
+    return {path.stem: path.read_text(encoding="utf-8") for path in sorted((root() / "templates").glob("*.jinja"))}
 
 
 def is_own_template(source: str) -> bool:
     """Whether this text is one of `templates/`, as the built-in model's template is."""
-    return source in _own_templates()
+    return source in own_templates().values()
 
 
 def builtin_model() -> Path:

@@ -15,6 +15,16 @@ def open_regular(path: Path, *, own: bool = False) -> BinaryIO:
     return _looked_at(os.open(path, os.O_RDONLY | _SOON | (_NO_LINK if own else 0)), path, own=own)
 
 
+def read_regular(path: Path, most: int) -> bytes:
+    """Returns what is in a regular file of at most `most` bytes. Raises OSError, ValueError for more and for a null
+    character."""
+    with open_regular(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"it has more than {most:,} bytes")
+    return data
+
+
 def open_lock(path: Path) -> BinaryIO:
     """Open a file of our own for a lock; it is made if it is not there, and its content is left alone. Nobody else may
     open it then. Raises OSError."""

@@ -8,6 +8,7 @@ linear-time engine, and a value that takes too many steps is rejected.
 
 import json
 import math
+import re
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -225,11 +226,25 @@ def _wrong(kind: Any, text: str) -> tuple[str, str] | None:
     from jsonschema.exceptions import SchemaError
 
     try:
-        # The format checker refuses patterns that Python cannot compile.
-        kind.check_schema(json.loads(text), format_checker=kind.FORMAT_CHECKER)
+        kind.check_schema(json.loads(text), format_checker=_formats_of(kind))
     except SchemaError as error:
         return error.json_path.removeprefix("$"), shortened(error.message)
     return None
+
+
+@cache
+def _formats_of(kind: Any) -> Any:
+    """Returns the metaschema's formats, where a pattern is what our engine, or Python's, can read."""
+    from jsonschema import FormatChecker
+
+    formats: Any = FormatChecker(formats=())
+    formats.checkers.update(kind.FORMAT_CHECKER.checkers)
+    formats.checks("regex", raises=re.error)(_is_pattern)
+    return formats
+
+
+def _is_pattern(text: object) -> bool:
+    return not isinstance(text, str) or _matcher(text) is not None or bool(re.compile(text))
 
 
 def _resolver(schema: Mapping[str, Any]) -> Any:
@@ -256,17 +271,23 @@ def _resolve_references(what: str, schema: Mapping[str, Any], resolver: Any) -> 
             ) from error
 
 
+def unmatched(schema: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """Yields the JSON path and the text of each pattern that no linear-time engine reads."""
+    for place, part in subschemas(schema):
+        named = [(f"{place}.patternProperties", each) for each in part.get("patternProperties", ())]
+        for path, pattern in [(f"{place}.pattern", part.get("pattern")), *named]:
+            if isinstance(pattern, str) and _matcher(pattern) is None:
+                yield path, pattern
+
+
 def _warn_of_patterns(what: str, schema: Mapping[str, Any]) -> None:
-    parts = [part for _, part in subschemas(schema)]
-    patterns = [pattern for part in parts for pattern in (part.get("pattern"), *part.get("patternProperties", ()))]
-    for pattern in patterns:
-        if isinstance(pattern, str) and _matcher(pattern) is None:
-            text = (
-                f"The pattern {shortened(pattern)!r} in {what[0].lower()}{what[1:]} is shown to the model but not "
-                "checked: it uses lookaround or backreferences, which can take exponential time. Write it without "
-                "them, or check the value in the tool itself."
-            )
-            warnings.warn(text, EngineWarning, stacklevel=2)
+    for _, pattern in unmatched(schema):
+        text = (
+            f"The pattern {shortened(pattern)!r} in {what[0].lower()}{what[1:]} is shown to the model but not "
+            "checked: it uses lookaround or backreferences, which can take exponential time. Write it without "
+            "them, or check the value in the tool itself."
+        )
+        warnings.warn(text, EngineWarning, stacklevel=2)
 
 
 @lru_cache(maxsize=512)

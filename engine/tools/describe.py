@@ -334,12 +334,12 @@ def _from_dictionary(item: Mapping[str, Any]) -> Tool:
             f"{shown(item)} is not a tool; write "
             '{"type": "function", "function": {"name": ..., "description": ..., "parameters": {...}}}.'
         )
-    if unknown := sorted(set(inner) - {"type", "name", "description", "parameters", "strict"}):
+    if unknown := sorted(set(inner) - {"type", "name", "description", "parameters", "strict", "return"}):
         schema = (
             " (the schema of its arguments)" if set(unknown) & {"input_schema", "inputSchema", "args_schema"} else ""
         )
         raise RequestError(
-            f"Tool {name!r} has unknown keys {unknown}; it takes name, description, parameters{schema}, strict."
+            f"Tool {name!r} has unknown keys {unknown}; it takes name, description, parameters{schema}, strict, return."
         )
     description: Any = inner.get("description")
     if not isinstance(description, str | None):
@@ -347,4 +347,10 @@ def _from_dictionary(item: Mapping[str, Any]) -> Tool:
     parameters = schema_of(name, inner.get("parameters") or {"type": "object", "properties": {}})
     check = schema_arguments(name, parameters)
     strict = bool(inner.get("strict"))
-    return Tool(name=name, description=description or "", parameters=parameters, strict=strict, check=check)
+    returns: Any = inner.get("return")
+    if returns is not None and not isinstance(returns, Mapping):
+        raise RequestError(
+            f"Tool {name!r} has {shown(returns)} as its return; it must be the schema of what it returns."
+        )
+    described: dict[str, Any] = {"description": description or "", "strict": strict, "returns": returns}
+    return Tool(name=name, parameters=parameters, check=check, **described)

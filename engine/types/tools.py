@@ -14,7 +14,8 @@ class Tool(Record):
 
     `function` runs it (absent for tools described by a dictionary); `check` returns None for arguments (Python values)
     that fit, else one sentence that says what does not. `strict`: calls are constrained to the schema while they are
-    written. Made by `engine.tools.as_tool`.
+    written. `returns` is the JSON Schema of its result, which some chat templates show (transformers'
+    `get_json_schema` writes it under the key `return`). Made by `engine.tools.as_tool`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -23,14 +24,16 @@ class Tool(Record):
     description: Text = ""
     parameters: dict[str, Any]
     strict: bool = False
+    returns: dict[str, Any] | None = None
     function: Callable[..., Any] | None = Field(default=None, repr=False)
     check: Callable[[Any], str | None] | None = Field(default=None, repr=False)
 
     def openai(self) -> dict[str, Any]:
-        """Returns the dictionary form that chat templates and OpenAI clients use, without `description` if it is
-        empty."""
+        """Returns the dictionary form that chat templates and OpenAI clients use, without `description` and `return`
+        if they are empty."""
         about = {"description": self.description} if self.description else {}
-        return {"type": "function", "function": {"name": self.name, **about, "parameters": self.parameters}}
+        result = {"return": self.returns} if self.returns else {}
+        return {"type": "function", "function": {"name": self.name, **about, "parameters": self.parameters, **result}}
 
 
 class ToolName(Record):

@@ -73,6 +73,25 @@ def test_a_table_comes_back_with_its_columns_and_in_its_order(tmp_path: Path, ll
     assert [row["error"][:22] for row in found] == [""] * len(odd) + ["ContextOverflowError: "]
 
 
+def test_cells_that_a_spreadsheet_computes_are_quoted_if_asked(tmp_path: Path) -> None:
+    begins = ["=HYPERLINK(1)", "+1+1", "-cmd", "@SUM(A1)", "\t=1", "\r=1"]
+    stay = ["a=1", "'=1", "-5", "+3.25e-7", "", " =1", "x"]
+    source = write(tmp_path / "in.csv", ["id", "text"], *([str(n), text] for n, text in enumerate([*begins, *stay])))
+    for quotes, quoted in ((True, [f"'{text}" for text in begins]), (False, begins)):
+        out = tmp_path / f"{quotes}.csv"
+        with engine(lambda prompt: f"={prompt[:2]}") as llm:
+            assert run(source, out, llm, prompt="Say {text}!", quote_formulas=quotes).done == len(begins) + len(stay)
+        assert [row["text"] for row in read(out)] == [*quoted, *stay]
+        assert {row["answer"][:2] for row in read(out)} == ({"'="} if quotes else {"=<"})
+
+
+@pytest.mark.parametrize("ending", ["xlsx", "XLSX", "xls", "ods", "feather"])
+def test_a_spreadsheet_s_own_file_is_refused(tmp_path: Path, llm: Engine, ending: str) -> None:
+    with pytest.raises(RequestError, match=r"Name a \.csv, \.parquet or \.jsonl file"):
+        run([{"id": "1", "prompt": "Hi"}], tmp_path / f"out.{ending}", llm)
+    assert not list(tmp_path.iterdir())
+
+
 def test_lines_of_json_become_a_table(tmp_path: Path, llm: Engine) -> None:
     """Columns as they come, values that are no texts as JSON; a number may name a row; bad rows are rows."""
     rows = [{"custom_id": 7, "prompt": "a"}, {"prompt": "b", "tags": [1, None]}, {"prompt": 5, "ok": True}]

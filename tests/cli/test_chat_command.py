@@ -405,6 +405,22 @@ def test_files_that_are_no_conversation_are_named(
     assert main(["chat", "--resume", str(wrong)]) == 1
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs FIFOs")
+def test_what_is_no_file_is_neither_waited_for_nor_read_for_ever(
+    scripted: Scripted, types: Types, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    scripted()
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    picture = tmp_path / "fifo.png"
+    os.mkfifo(picture)
+    asked = [f"/{what} {path}" for what in ("file", "load") for path in (fifo, picture, "/dev/zero", tmp_path)]
+    types(*asked)
+    assert main(["chat"]) == 0
+    told = capsys.readouterr().out
+    assert told.count("cannot be read") + told.count("is not a file") >= len(asked)
+
+
 def test_tools_of_a_file_are_asked_about(
     scripted: Scripted, types: Types, tools: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

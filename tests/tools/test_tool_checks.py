@@ -321,3 +321,23 @@ def test_a_schema_that_refers_to_itself_is_no_error_at_any_depth_of_the_caller(r
 
     verdicts = {from_depth(frames) for frames in range(48)}
     assert verdicts <= {"they nest too deep.", "checking them takes too many steps: write less, or nest it less."}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits", "fails"),
+    [
+        (r"^\p{L}+$", "Żółć", "a1"),
+        (r"^\p{Lu}\P{L}*\z", "A1", "a1"),
+        (r"^[[:alpha:]]+$", "ab", "a1"),
+        (r"^\d+$", "12", "a"),
+    ],
+)
+def test_a_pattern_is_what_the_engine_that_checks_it_reads(pattern: str, fits: str, fails: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # Python's own engine says things of patterns that it need not read
+        for parameters in (schema(a={"pattern": pattern}), schema(a={"patternProperties": {pattern: {"const": 1}}})):
+            inside = "patternProperties" in parameters["properties"]["a"]
+            assert checked(parameters, {"a": {fits: 1} if inside else fits}) is None
+            assert checked(parameters, {"a": {fits: 2} if inside else fails}) is not None
+    with pytest.raises(RequestError, match="regex"):
+        as_tool({"name": "f", "parameters": schema(a={"pattern": r"\p{L}("})})

@@ -13,7 +13,7 @@ from engine.formats.families.mistakes import complaints
 from engine.formats.families.schema import Family, Format, quoted
 from engine.formats.families.table import FamilyTables, Mistake
 from engine.support import _data
-from engine.support.errors import FamilyError, did_you_mean
+from engine.support.errors import FamilyError, did_you_mean, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Families:
         """Returns the family of that name. Raises FamilyError listing the known names if there is none."""
         if name not in self._rows:
             known = f"known are {', '.join(sorted(self._rows))} (models.toml)."
-            raise FamilyError(f"There is no family {name!r}; {did_you_mean(name, self._rows, known)}")
+            raise FamilyError(f"There is no family {shown(name)}; {did_you_mean(name, self._rows, known)}")
         return self._rows[name]
 
     def extended(self, other: "Families") -> "Families":

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from engine.formats.families.patterns import Part, Parts, PatternError, literal, read_pattern
 from engine.formats.families.schema import ChannelSyntax, Format, ReasoningSyntax, ToolSyntax
-from engine.support.errors import FamilyError
+from engine.support.errors import FamilyError, shown
+from engine.support.own_file import read_regular
 
 ResponseTemplateLike: TypeAlias = Mapping[str, Any] | str | Path
 """A response template, or the path of a JSON file: of one alone, or a tokenizer_config.json that holds one."""
@@ -49,10 +50,10 @@ def given_template(template: ResponseTemplateLike) -> ResponseTemplate:
     if not isinstance(template, str | Path):
         return ResponseTemplate(template, "the caller's response_template", chosen=True)
     try:
-        with Path(template).expanduser().open("rb") as file:
-            data = file.read(_LARGEST_FILE + 1)
-    except OSError as error:
-        raise FamilyError(f"response_template={str(template)!r} cannot be read: {error.strerror}.") from error
+        data = read_regular(Path(template).expanduser(), _LARGEST_FILE)
+    except (OSError, ValueError, RuntimeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise FamilyError(f"response_template={shown(str(template))} cannot be read: {why}.") from error
     spec = template_in(data)
     if spec is None:
         raise FamilyError(

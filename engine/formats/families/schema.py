@@ -128,7 +128,8 @@ class ToolSyntax(Record):
     the marks around arguments that come as one JSON text; `escaped`: names and keys are written with HTML's escapes.
     JSON: `name_fields`, `arguments_fields`, `id_fields` are the keys (several spellings allowed, the first is the
     family's own); `name_is_key`: the name is the key itself; `id_last`: the id comes after the arguments;
-    `indented`: a list of calls spreads over lines. Several
+    `indented`: a list of calls spreads over lines; `name_end` and `id_open`: a call may also be `name name_end {json}`.
+    Several
     calls: each in a section of its own ("sections", the default of `json`), one after the other in one section
     ("together", the default of the others), or as a list in one; `between` is the text between two calls if it is not
     the white space of their markers. Rendering: `arguments_as`, `id_length` and `parallel` are what the family's
@@ -219,6 +220,8 @@ _OF_SHAPE: Mapping[str, frozenset[str]] = {
             "arguments_fields",
             "id_fields",
             "name_is_key",
+            "name_end",
+            "id_open",
             "id_last",
             "indented",
         ]

@@ -12,7 +12,7 @@ from engine.formats.grammar.json_schema import Refusal, prepared
 from engine.formats.grammar.turn_grammar import Answer
 from engine.formats.parsing.grammar import JsonText, Node, OneOf, Pattern, Rule, Words
 from engine.support.errors import RequestError, shown
-from engine.tools.check import described, schema_check
+from engine.tools.check import described, schema_check, unmatched
 from engine.tools.schema import TypeSchema
 from engine.types.answer_formats import GBNF, Choice, JsonSchema, Lark, Regex, ResponseFormat
 
@@ -95,6 +95,11 @@ _JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "nul
 def _by_schema(schema: object, refusal: Refusal) -> Response:
     ready = prepared(schema, refusal, "The schema of response_format", close=True)
     stated = cast("Mapping[str, Any]", schema) if isinstance(schema, Mapping) else None
+    for place, pattern in unmatched(stated or {}):
+        raise RequestError(
+            f"The schema of response_format cannot be held at {place}: {shown(pattern)} looks around or back, or is "
+            "written as only Python does, and nothing could check it in bounded time. Write it without that."
+        )
     check = schema_check("The keywords of response_format", stated or {})
 
     def read(content: str) -> Any:

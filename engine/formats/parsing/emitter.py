@@ -230,7 +230,7 @@ class Span:
     unless its end is exact. `edge` is the trace's kind for dropped white space.
     """
 
-    __slots__ = ("_edge", "_emitter", "_held", "_kind", "_last", "_lead", "_part", "_reader")
+    __slots__ = ("_edge", "_emitter", "_held", "_kind", "_last", "_lead", "_part", "_parted", "_reader")
 
     def __init__(self, emitter: Emitter, reader: Reader, kind: Kind, lead: str = "", edge: str = "space") -> None:
         self._emitter = emitter
@@ -241,6 +241,7 @@ class Span:
         self._held: list[str] = []
         self._last = ""
         self._part = -1
+        self._parted = False
 
     @property
     def blank(self) -> bool:
@@ -274,6 +275,8 @@ class Span:
             self._held.append(text)
             return
         stripped = self._let_go() + stripped
+        if self._parted:
+            self._part_lines(stripped)
         if text[-1:].isspace():
             self._held.append(text[len(text.rstrip()) :])
         if self._part < 0:
@@ -296,15 +299,22 @@ class Span:
             self._emit(held[:kept])
         self._reader.note("space" if self._kind == "content" else self._edge, held[kept:])
 
-    def settle(self) -> None:
+    def settle(self, *, parted: bool = False) -> None:
         """Keep the held white space: the markup that follows means nothing here and is left out. (A blank span stays
-        blank.)"""
+        blank.) `parted`: what follows begins a line."""
         self._lead = ""
         held = self._let_go()
+        self._parted = parted and self._part >= 0 and "\n" not in held
         if self._part >= 0 and held:
             self._emit(held)
         elif held:
             self._reader.note(self._edge, held)
+
+    def _part_lines(self, text: str) -> None:
+        """Break the line before text that does not: no input, so the trace does not have it."""
+        self._parted = False
+        if "\n" not in text[: len(text) - len(text.lstrip())]:
+            self._emitter.delta(self._kind, "\n", self._part)
 
     def _let_go(self) -> str:
         if not self._held:

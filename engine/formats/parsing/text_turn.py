@@ -5,6 +5,7 @@ calls.
 import re
 from collections.abc import Mapping
 from functools import lru_cache, partial
+from itertools import repeat
 
 from engine.formats.families import Format
 from engine.formats.parsing.emitter import Emitter, Span
@@ -17,6 +18,10 @@ from engine.formats.parsing.whole_calls import MARKS as WHOLE
 
 _SPACE = re.compile(r"\s+")
 _TOKEN = re.compile(r"<[^<>\s]+>|\[/?[^\[\]\s]+\]")
+_TAGS = re.compile(r"(?:<[^<>\n]+>)+")
+_ASIDE = 200
+"""The longest prose, in characters, that is held between a section's opening marker, which begins a line, and its
+first call."""
 
 
 class TextTurn:
@@ -64,7 +69,20 @@ class TextTurn:
         known = {*in_content, *marks.answer_end, *marks.closes, *marks.start, *marks.header}
         closers = self._calls.section.closers.literals if self._calls else ()
         self._call_ends = [text for text in closers if text not in known]
-        in_content += [*self._call_ends, *(WHOLE if self._whole else ())]
+        self._sections = frozenset[str]()
+        if self._calls and self._calls.section.is_call.literals:
+            self._sections = frozenset(openers) - frozenset(self._calls.section.is_call.literals)
+        begins = self._calls.section.is_call.literals if self._calls else ()
+        others_than_calls = (
+            text for text in (*openers, *closers) if not any(map(str.startswith, begins, repeat(text)))
+        )
+        self._behind_aside = compiled(*begins, *others_than_calls)
+        # An element that the text opens has a closing marker of its own.
+        names = [text[2:-1] for text in self._call_ends if text.startswith("</")]
+        elements = {f"<{name}{end}" for name in names for end in "> "} - known
+        elements = {text for text in elements if not any(opener.startswith(text) for opener in openers)}
+        self._elements = frozenset(elements)
+        in_content += [*self._call_ends, *sorted(elements), *(WHOLE if self._whole else ())]
         self._in_content = compiled(*in_content)
         self._in_answer = compiled(*in_content, *marks.answer_end)
         at_start = [*openers, *marks.opens, *marks.closes, *marks.answer, *marks.start, *marks.header]
@@ -78,6 +96,7 @@ class TextTurn:
     def seeded(self) -> None:
         """The prompt's part of the turn was replayed: in some families reasoning that it closed stays closed."""
         self._closed_for_good = self._drops and self._closed
+        self._closed = False
 
     def run(self) -> Gen[None]:
         """Read the whole turn, to the end of the input."""
@@ -171,7 +190,9 @@ class TextTurn:
             return marks.header_end.after
         skipped = (
             marks.fences.get(hit) or marks.start.get(hit) or marks.ends.get(hit) or marks.answer_end.get(hit) or Mark()
-        )  # otherwise a stop, a stray closing marker of a call, or a control token without meaning here
+        )  # otherwise a stop, or a control token without meaning here
+        if hit in self._call_ends:
+            skipped = Mark("\n", hit)
         span.end(skipped.before, exact=self._is_exact and (hit in marks.ends or hit in marks.stops))
         lead = self._skip(hit, skipped)
         if hit in marks.start:
@@ -204,11 +225,11 @@ class TextTurn:
                 self._in_code ^= hit == FENCE
             elif hit == CUT or (hit is not None and (yield from self._acts(hit, span))):
                 return hit
-            if hit is not None and (self._is_stray(hit, span) or (yield from self._precedes_call(hit, span))):
-                span.settle()
+            if hit is not None and (self._is_stray(hit, span) or (yield from self._is_left_out(hit, span))):
+                span.settle(parted=hit in self._marks.closes and not (self._closed or self._exact))
                 reader.take(len(hit), "marker")
             elif hit is not None:
-                self._quoted += hit in self._openers or hit in self._marks.opens
+                self._quoted += hit in self._openers or hit in self._marks.opens or hit in self._elements
                 span.write(reader.take(len(hit)))
             markers = self._in_answer if answering else self._in_content
             hit = yield from reader.until(markers, span.write, cuts=True)
@@ -223,8 +244,10 @@ class TextTurn:
         when none is open, only as a token.
         """
         marks = self._marks
+        if hit in self._elements:
+            return False
         if hit in self._call_ends:
-            return self._called and span.blank
+            return (self._called and span.blank) or (yield from self._is_left_over(hit, span))
         if hit in marks.fences and span.blank:
             self._fenced = yield from self._ends_line(hit)
             return self._fenced
@@ -263,10 +286,55 @@ class TextTurn:
             return False
         return not span.quotes
 
-    def _precedes_call(self, hit: str, span: Span) -> Gen[bool]:
-        """Whether a call's closing marker stands where none is open, directly before an opening one."""
-        if hit not in self._call_ends or span.quotes:
+    def _is_left_over(self, closer: str, span: Span) -> Gen[bool]:
+        """Whether a call's closing marker ends a section that prose has interrupted, or stands alone at the end of an
+        answer that opened none."""
+        if self._calls is None or self._quoted or span.quotes:
             return False
+        section = self._calls.section
+        if section.is_open and closer == section.close.text:
+            section.is_open = False
+            return True
+        if self._exact or not span.begins_line or _TAGS.fullmatch(self._reader.plain(closer)) is None:
+            return False
+        return (yield from self._ends_here(closer, (*self._marks.ends, *self._marks.stops, *self._marks.answer_end)))
+
+    def _is_left_out(self, hit: str, span: Span) -> Gen[bool]:
+        """Whether a call's marker means nothing here and is no text either."""
+        if span.quotes or self._calls is None:
+            return False
+        if hit in self._sections and self._announced and span.begins_line:
+            self._calls.section.is_open = is_aside = yield from self._introduces(hit)
+            return is_aside
+        if hit not in self._call_ends:
+            return False
+        if self._quoted:
+            self._quoted -= 1
+            return False
+        return (yield from self._precedes_call(hit))
+
+    def _introduces(self, opener: str) -> Gen[bool]:
+        """Whether prose, and then a call, follow a section's opening marker."""
+        assert self._calls is not None  # its section has the opener
+        reader, section = self._reader, self._calls.section
+        while True:
+            start = reader.pos + len(opener)
+            text = reader.buffer[start : start + _ASIDE + WINDOW]
+            found = self._behind_aside.pattern.search(text)
+            marker = found.group(1) if found else None
+            if found and marker:
+                decided = found.start() <= _ASIDE and marker in section.is_call.literals
+                decided = decided and section.would_begin(marker, text[found.end() :])
+                if decided is not None:
+                    return decided
+            elif (found.start() if found else len(text)) > _ASIDE:
+                return False
+            if reader.closed:
+                return reader.cut
+            yield
+
+    def _precedes_call(self, hit: str) -> Gen[bool]:
+        """Whether an opening marker directly follows the closing one at the front."""
         reader = self._reader
         while True:
             rest = reader.behind(len(hit))
@@ -282,16 +350,21 @@ class TextTurn:
             yield
         return reader.buffer.startswith("\n", reader.pos + len(text))
 
-    def _ends_here(self, stop: str) -> Gen[bool]:
-        """Whether nothing follows the stop at the front. Generation ends at a stop; other text may contain it."""
+    def _ends_here(self, stop: str, ends: tuple[str, ...] = ()) -> Gen[bool]:
+        """Whether nothing, or one of the ends, follows the stop at the front. Generation ends at a stop; other text may
+        contain it."""
         reader = self._reader
-        while not reader.behind(len(stop)):
+        while True:
+            rest = reader.behind(len(stop))
+            if rest.startswith(ends):
+                return bool(rest)
+            if rest and (reader.closed or not any(end.startswith(rest) for end in ends)):
+                return False
             if reader.closed:
                 return True
             if reader.left > WINDOW:
                 return False
             yield
-        return False
 
     def _space(self, span: Span) -> Gen[None]:
         """Pass all white space at the front to the span."""

@@ -71,6 +71,7 @@ class Capabilities:
     short_ids: bool = False
     repeats: bool = True
     silence: bool = True
+    mute: bool = False
 
 
 def probe(template: Template, fixed: Mapping[str, str]) -> Capabilities:
@@ -94,6 +95,7 @@ class _Probe:
         self._no_tools = [] if empty_tools else None
         self._parts = not self._shows([user], "USERTEXT")
         plain = not self._parts or self._shows([user], "USERTEXT")
+        mute = not plain and self._render([user]) is not None
         self._parts = self._parts and plain
         arguments = self._arguments(user)
         null_content = not arguments and bool(arguments := self._arguments(user, content=None))
@@ -104,6 +106,7 @@ class _Probe:
         fields = tuple(field for field in REASONING_FIELDS if self._reads(field, user, call))
         return Capabilities(
             plain=plain,
+            mute=mute,
             content_parts=self._parts,
             system=self._shows([_says("system", "SYSTEMTEXT"), user], "SYSTEMTEXT"),
             developer=self._knows_developer(user),

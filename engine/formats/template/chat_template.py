@@ -39,7 +39,8 @@ from engine.formats.template.rendering import Rendering, RenderOptions, Setting
 from engine.formats.template.stated_format import stated
 from engine.formats.template.tool_forms import ToolForms
 from engine.support import _data
-from engine.support.errors import EngineWarning, MissingTemplateError, RequestError, TemplateError
+from engine.support.errors import EngineWarning, MissingTemplateError, RequestError, TemplateError, did_you_mean, shown
+from engine.support.own_file import read_regular
 from engine.tools import ToolLike, as_tools
 from engine.types.completion import Completion
 from engine.types.conversation import check_last, conversation_of, documents_of
@@ -49,6 +50,7 @@ from engine.types.prompt import Prompt, Span
 from engine.types.sampling import Reasoning, ReasoningFormat
 from engine.types.tools import AllowedChoice, AllowedTools, Tool, ToolChoice, ToolName
 
+_LARGEST_FILE = 16 << 20
 _PROBING = 10.0
 """The time limit, in seconds, for probing a template, which usually takes a hundredth of that."""
 _OURS = frozenset(
@@ -154,7 +156,8 @@ class ChatTemplate:
     ) -> Self:
         """Choose the template for a model.
 
-        The caller's `chat_template` (text, or the path of a .jinja file) wins; else the model's embedded template,
+        The caller's `chat_template` (text, the path of a .jinja file, or "chatml" and the other names of `templates/`)
+        wins; else the model's embedded template,
         unless `family` names another family than the template's: then that family's own. Requests with tools use the
         model's template named "tool_use" (`named` holds its further templates), or the family's own if the model's
         cannot state tools; requests with documents use the one named "rag", unless the template for tools can state
@@ -181,6 +184,8 @@ class ChatTemplate:
             return cls(text, bos_token, eos_token, family, control_tokens=control_tokens, **more)
 
         made = one(source, family, response_template)
+        if made.capabilities.mute:
+            _complain_of_mute(chat_template)
         if tool_use is None and chat_template is None and not made.capabilities.tools:
             tool_use = _data.template_source(made.family.name)
         if tool_use is not None and tool_use != made.source:
@@ -357,11 +362,12 @@ class ChatTemplate:
         """Returns what makes such a parser, also in another process. `json`, `exact`: see `Parser`."""
         stating = self._with_tools or self
         known = None if tools is None else as_tools(tools)
+        known = None if known is None else (*known, *builtin_records(builtin_tools, known))
         return ParserRecipe(
             stating.format if tools else self.family.format,
             prompt.prefix,
-            None if known is None else (*known, *builtin_records(builtin_tools, known)),
-            tool_choice,
+            known,
+            "none" if known == () else tool_choice,  # without tools, no text is a call
             reasoning_format,
             json,
             control_tokens,
@@ -500,17 +506,35 @@ def _is_known(detection: Detection) -> bool:
     return detection.family.name != "content-only"
 
 
+def _complain_of_mute(given: str | Path | None) -> None:
+    """The template's prompt lacks the user's question: raise TemplateError if the caller gave it, else warn."""
+    ways = f"Write {', '.join(map(repr, _data.own_templates()))} for one of the built-in templates"
+    if given is None:
+        text = (
+            "The model's own chat template writes prompts without the user's text, so that the model answers something "
+            f"else. {ways}, with chat_template=."
+        )
+        warnings.warn(text, EngineWarning, stacklevel=4)
+        return
+    path = "" if isinstance(given, Path) or "{" in given else " (a path of a template ends in .jinja)"
+    raise TemplateError(
+        f"The chat template {shown(str(given))} writes prompts without the user's text. "
+        f"{did_you_mean(str(given)[:100], _data.own_templates(), f'{ways}, or its whole text{path}.')}"
+    )
+
+
 def _text_of(chat_template: str | Path) -> str:
     if isinstance(chat_template, str) and not chat_template.endswith(".jinja"):
-        return chat_template
+        return _data.own_templates().get(chat_template, chat_template)
     try:
-        return Path(chat_template).read_text(encoding="utf-8")
-    except OSError as error:
-        raise TemplateError(
-            f"The chat template {chat_template} cannot be read: {error.strerror}. Correct the path."
-        ) from error
+        return read_regular(Path(chat_template), _LARGEST_FILE).decode()
     except UnicodeDecodeError as error:
         raise TemplateError(f"The chat template {chat_template} is not UTF-8 text ({error}). Convert it.") from error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise TemplateError(
+            f"The chat template {shown(str(chat_template))} cannot be read: {why}. Correct the path."
+        ) from error
 
 
 def _free(variables: Mapping[str, Any] | None) -> dict[str, Any]:

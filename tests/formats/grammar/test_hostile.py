@@ -18,6 +18,7 @@ from engine.runtime.guidance.matcher import Compiler, grammar_of, masks, refusal
 from engine.runtime.guidance.trial import Controls, finished_by, refusals
 from engine.support.child import Child
 from engine.support.errors import RequestError
+from engine.testing import ScriptedEngine
 from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.types.answer_formats import GBNF, Choice, JsonSchema, Lark, Regex
 
@@ -251,3 +252,28 @@ def test_a_grammar_of_nothing_is_refused(grammar: str) -> None:
 
 def test_a_root_on_the_next_line_is_read() -> None:
     assert grammar_of(GBNF('root ::=\n  "a" | other\nother ::= "b"'))
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"^(?=.*\d)\w+$", r"^(?!a)b", r"(?<=a)b", r"(?<!a)b", r"^(a)\1$", r"^(?P<x>a)(?P=x)$"]
+)
+def test_patterns_that_nothing_checks_are_refused_with_their_place(pattern: str) -> None:
+    engine = ScriptedEngine(["{}"])
+    inner = {"type": "object", "properties": {"b": {"type": "string", "pattern": pattern}}}
+    schema = {"type": "object", "properties": {"a": inner}}
+    place = r"\$\.properties\.a\.properties\.b\.pattern"
+    with engine, pytest.raises(RequestError, match=place):
+        engine.chat("Hi", response_format=JsonSchema(schema))
+
+
+def test_a_pattern_of_unicode_classes_holds_an_answer_and_a_call() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string", "pattern": r"^\p{Lu}\p{L}+$"}},
+        "required": ["a"],
+    }
+    with ScriptedEngine(['{"a": "Åse"}', '{"a": "åse"}']) as engine:
+        assert engine.chat("Hi", response_format=JsonSchema(schema)).parsed == {"a": "Åse"}
+    tool = {"name": "f", "parameters": schema}
+    with ScriptedEngine(["{}"]) as engine:
+        assert engine.explain("Hi", tools=[tool], tool_choice="required").constraint is not None

@@ -11,6 +11,7 @@ from engine.formats.parsing import Parser
 from engine.formats.template import chat_template
 from engine.formats.template.chat_template import ChatTemplate
 from engine.support.errors import FamilyError, RequestError, TemplateError
+from engine.tools import as_tool
 from engine.types.events import fold
 from engine.types.messages import Message
 from engine.types.parts import ToolCall
@@ -692,3 +693,16 @@ class TestHarmonyLoop:
         template = shipped("gpt-oss")
         assert self.shown(0, analysis=False) + "<|start|>assistant" in template.render(dropped, tools=[look]).text
         assert "Step 0." not in template.render(dropped, tools=[look]).text
+
+
+def test_what_a_tool_returns_reaches_the_template() -> None:
+    listed = "{{- (tool.function['return'] or {}).type ~ '; ' ~ tool | tojson"
+    template = ChatTemplate(QWEN.replace("{{- tool | tojson", listed))
+    returns = {"type": "string", "description": "The weather."}
+    tool: dict[str, Any] = {"name": "look", "parameters": {"type": "object", "properties": {}}, "return": returns}
+    given: Any
+    for given in (tool, {"type": "function", "function": tool}, as_tool(tool)):
+        text = template.render("Hi", tools=[given]).text
+        assert "<tools>\nstring; {" in text
+        assert text.count("The weather.") == 1
+    assert "<tools>\n; {" in template.render("Hi", tools=[look]).text

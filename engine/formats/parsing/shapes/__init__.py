@@ -33,10 +33,14 @@ class SectionReader:
         section = Section(reader, emitter, syntax, spelling)
         self.section = section
         self._whole: JsonShape | PythonicShape | None = None
+        self._tagged: TaggedJsonShape | None = None
         self._call: TaggedJsonShape | TaggedArgumentsShape | DictionaryShape | NestedShape | None = None
         match syntax.shape:
             case "json":
                 self._whole = JsonShape(section)
+                if syntax.name_end:
+                    # Models of one tokenizer write the newer syntax under the older template.
+                    self._tagged = TaggedJsonShape(section, spelling)
             case "pythonic":
                 self._whole = PythonicShape(section)
             case "tagged_json":
@@ -51,6 +55,7 @@ class SectionReader:
     def read(self, opener: str) -> Gen[str]:
         """Read the section whose opener was just consumed. Returns the white space that belongs after it."""
         section = self.section
+        section.is_open = section.is_open or opener not in section.is_call.literals
         if opener != section.tag_open:
             yield from section.opened_again(opener)
         if self._whole is not None:
@@ -97,6 +102,11 @@ class SectionReader:
             else:
                 other = _CALL.match(rest) is not None
                 open_ = _MAYBE_CALL.fullmatch(rest) is not None
+                if self._tagged is not None and not (other or open_ or rest[:1] in ("{", "[")):
+                    newer = section.would_begin(opener, rest)
+                    if newer:
+                        return (yield from self._tagged.read())
+                    open_ = newer is None
             if other or not open_ or reader.closed or len(rest) == _LOOK:
                 break
             yield

@@ -24,7 +24,8 @@ _BEHIND_OBJECT = frozenset("\r\n{[,;`<")
 class Section:
     """The markers of one format's calls, and the steps that shapes share.
 
-    `openers` are the texts that begin a section or, if calls may come without one, a call.
+    `openers` are the texts that begin a section or, if calls may come without one, a call. `is_open`: a section was
+    opened, and its closing marker has not come.
     """
 
     def __init__(self, reader: Reader, emitter: Emitter, syntax: ToolSyntax, spelling: Spelling) -> None:
@@ -36,6 +37,7 @@ class Section:
         self.code_open, self.code_close = map(spelling.mark, syntax.code)
         self.tag_open, self.tag_close = map(spelling.text, map(str.strip, syntax.section_tag))
         self.hard = spelling.hard
+        self.is_open = False
         opens = [mark for mark in (self.open, *map(spelling.mark, syntax.section_also)) if mark.text]
         if self.tag_open:
             opens.append(Mark(self.open.before, self.tag_open))
@@ -68,6 +70,7 @@ class Section:
         if syntax.shape == "tagged_args":
             self.name_end = self.name_end or "\n"
         ends = (syntax.id_end, syntax.server_end[0], syntax.id_open, syntax.argument[0], syntax.call_empty)
+        self._tagged = ["(", *filter(None, map(spelling.word, (syntax.name_end, syntax.id_open)))]
         self.name_ends = ["(", "{", *filter(None, [self.name_end, *map(spelling.word, ends)]), *self.closers.literals]
 
     def closed(self) -> Gen[bool]:
@@ -75,6 +78,7 @@ class Section:
         if not self.close.text:
             return False
         if (yield from self.reader.match(self._is_close)):
+            self.is_open = False
             return True
         return bool(self.tag_close) and (yield from self._tag_closed())
 
@@ -282,7 +286,7 @@ class Section:
         reader = self.reader
         while True:
             start = reader.pos + len(opener)
-            decided = self._begins(opener, reader.buffer[start : start + WINDOW])
+            decided = self.would_begin(opener, reader.buffer[start : start + WINDOW])
             if decided is not None:
                 return decided
             if reader.left >= len(opener) + WINDOW:
@@ -291,13 +295,13 @@ class Section:
                 return reader.cut or self._is_declared(reader.buffer[start:].strip().strip("\"'"))
             yield
 
-    def _begins(self, opener: str, rest: str) -> bool | None:
-        """The same for the text after the opener; None while it is too short to tell."""
+    def would_begin(self, opener: str, rest: str) -> bool | None:
+        """Whether this text behind an opener begins a call; None while it is too short to tell."""
         text = rest.lstrip()
         if not text:
             return None
         if text.startswith(opener):
-            return self._begins(opener, text[len(opener) :])  # the marker stands twice
+            return self.would_begin(opener, text[len(opener) :])  # the marker stands twice
         if opener.startswith(text):
             return None
         if opener == self.code_open.text:
@@ -322,7 +326,7 @@ class Section:
         if not behind:
             return None
         for shorter in (behind, behind.lstrip(), behind.lstrip("\"'")):
-            found = _starts(shorter, ["("] if whole else self.name_ends) if shorter else None
+            found = _starts(shorter, self._tagged if whole else self.name_ends) if shorter else None
             if found is not False:
                 return found
         return False
@@ -335,7 +339,7 @@ class Section:
         behind = rest[tag.end() :]
         call = next((opener for opener in self.is_call.literals if behind.startswith(opener)), None)
         if call is not None:
-            return self._begins(call, behind[len(call) :])
+            return self.would_begin(call, behind[len(call) :])
         return _starts(behind, self.is_call.literals)
 
     def begin(self, written: str, id_: str | None = None, server: str | None = None) -> CallEmitter:
