@@ -6,7 +6,7 @@ from typing import Any, Generic, cast
 
 from pydantic import computed_field, model_validator
 
-from engine.support.display import Block, ending, figures, page_html, page_markdown, record_html, short
+from engine.support.display import Block, counted, ending, figures, page_html, page_markdown, record_html, short
 from engine.types.answer_formats import Answer_co
 from engine.types.blocks import part_blocks
 from engine.types.messages import Message
@@ -20,6 +20,7 @@ class Usage(Record):
     `drafted_tokens` were guessed ahead (speculation), of which `accepted_tokens` were right; `undrafted_tokens` were
     drawn without a guess, because guesses did not pay. `dropped_messages` were left out of the prompt
     (`overflow="truncate_oldest"`), `shortened_results` are in it only in part (`overflow="shorten_results"`).
+    `dropped_calls` were written although `tool_choice` is "none": they are neither shown nor run.
     `limit` is what cut off an answer that ended by "length": `max_tokens`, or the end of the context. `sampling` tells
     what the tokens were drawn with, and who said so: "temperature 0.6 (the caller); top_k 40 (the file)".
     A usage is false where nothing was counted: a server need not tell.
@@ -37,6 +38,7 @@ class Usage(Record):
     undrafted_tokens: int = 0
     dropped_messages: int = 0
     shortened_results: int = 0
+    dropped_calls: int = 0
     limit: Limit | None = None
     sampling: str = ""
 
@@ -127,6 +129,7 @@ class Completion(Record, Generic[Answer_co]):
         told = [f"finish_reason={self.finish_reason!r}"]
         told += [f"{name}={short(text)!r}" for name in ("reasoning", "content") if (text := getattr(self, name))]
         told += [f"tool_calls={[call.name for call in self.tool_calls]}"] if self.tool_calls else []
+        told += [f"dropped_calls={self.usage.dropped_calls}"] if self.usage.dropped_calls else []
         told += [f"completion_tokens={self.usage.completion_tokens}"] if self.usage else []
         return f"Completion({', '.join(told)})"
 
@@ -146,6 +149,8 @@ def blocks_of(completion: Completion) -> list[Block]:
         blocks = [replace(each, kind="fields") if each.kind == "content" else each for each in blocks]
     if completion.finish_reason not in ("stop", "tool_calls"):
         blocks.append(Block("notice", ending(completion.finish_reason, completion.usage), failed=True))
+    if dropped := completion.usage.dropped_calls:
+        blocks.append(Block("notice", f'left out, since tool_choice is "none": {counted(dropped, "tool call")}'))
     if completion.parse_error:
         blocks.append(Block("notice", completion.parse_error, failed=True))
     return blocks

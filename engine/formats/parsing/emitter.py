@@ -23,8 +23,9 @@ _QUOTES = frozenset("`'\"“‘«")
 class Emitter:
     """Collects the events of one turn, and knows whether it is inside reasoning.
 
-    `hide_reasoning` leaves reasoning out of the events (it still takes a part number). `doubted`: a string of a call
-    was never closed, so that what follows may be its text: no later call of the turn is without an error.
+    `hide_reasoning` leaves reasoning out of the events (it still takes a part number), `hide_calls` calls.
+    `doubted`: a string of a call was never closed, so that what follows may be its text: no later call of the turn is
+    without an error.
     """
 
     __slots__ = (
@@ -36,18 +37,27 @@ class Emitter:
         "_part",
         "calls",
         "doubted",
+        "hide_calls",
         "hide_reasoning",
         "in_reasoning",
         "tools",
     )
 
-    def __init__(self, tools: Mapping[str, Tool] | None, id_salt: str = "", *, hide_reasoning: bool = False) -> None:
+    def __init__(
+        self,
+        tools: Mapping[str, Tool] | None,
+        id_salt: str = "",
+        *,
+        hide_reasoning: bool = False,
+        hide_calls: bool = False,
+    ) -> None:
         self._out: list[Event] = []
         self._open: tuple[Kind | int, int] | None = None
         self._fragments: list[str] = []
         self.tools = tools
         self.in_reasoning = self.doubted = False
         self.hide_reasoning = hide_reasoning
+        self.hide_calls = hide_calls
         self.calls = 0
         self._call: CallEmitter | None = None
         self._part = -1
@@ -67,8 +77,10 @@ class Emitter:
             self._open = (what, part)
         self._fragments.append(text)
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: ToolCallStart | ToolCallEnd) -> None:
         """Emit an event that is not a delta."""
+        if self.hide_calls:
+            return
         self._settle()
         self._out.append(event)
 
@@ -158,7 +170,7 @@ class CallEmitter:
         """Emit the call's events so far again, as the turn's first call."""
         self._index = 0
         self._emitter.emit(replace(self._start, index=0))
-        for text in self._fragments:
+        for text in () if self._emitter.hide_calls else self._fragments:
             self._emitter.delta(0, text, self._part)
 
     def write(self, text: str) -> None:
@@ -173,7 +185,8 @@ class CallEmitter:
     def _out(self, text: str) -> None:
         if text:
             self._fragments.append(text)
-            self._emitter.delta(self._index, text, self._part)
+            if not self._emitter.hide_calls:
+                self._emitter.delta(self._index, text, self._part)
 
     def doubt(self) -> None:
         """The text goes on with a marker although the arguments are not over: if they end inside a string, the marker,
