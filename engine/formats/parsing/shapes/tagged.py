@@ -74,7 +74,9 @@ class TaggedJsonShape:
         if name is None:
             return ""
         if (yield from reader.match(self._id_open)):
-            id_ = yield from section.name(self._name_ends)
+            id_ = yield from section.name(self._name_ends, name)
+            if id_ is None and not reader.cut:
+                return ""
         yield from reader.match(self._is_name_end)
         call = section.begin(name, id_, server)
         yield from reader.space()
