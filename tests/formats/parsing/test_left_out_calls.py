@@ -23,10 +23,8 @@ def _checked(events: list[Event]) -> Completion:
 @cases_where(lambda case: bool(case.calls))
 def test_a_call_that_nobody_wanted_is_left_out_and_counted(case: Case) -> None:
     control = frozenset(builtin_families().get(case.family).format.control)
-    fed, tokens = (
-        pieces(case.family, case.output),
-        {"control_tokens": control, "prefix": pieces(case.family, case.prefix)},
-    )
+    fed = pieces(case.family, case.output)
+    tokens: dict[str, Any] = {"control_tokens": control, "prefix": pieces(case.family, case.prefix)}
     in_text = _checked(run(case.parser(**OWN_FORM), splits(case.output)[2], case.finish))
     as_tokens = _checked(feed_pieces(case.parser(**tokens, **OWN_FORM), fed, case.finish))
     for left in (in_text, as_tokens):
