@@ -267,6 +267,8 @@ class TaggedArgumentsShape:
         if key in arguments.given:
             return Outcome.MALFORMED  # which of the two values is meant cannot be known
         text = None if stated is None else stated in section.syntax.text_types
+        if section.syntax.untyped_text and arguments.schemas.types(key) is None:
+            text = True
         arguments.key(key, self._lead, text)
         return (yield from self._value(arguments))
 
