@@ -247,8 +247,8 @@ class TurnOptions(FreeTurnOptions, total=False):
     - `reasoning_budget`: the most reasoning tokens; then reasoning is closed and the answer follows.
     - `reasoning_format`: "deepseek" separates reasoning from the content, "none" leaves it in the content,
       "deepseek-legacy" does both, "exclude" drops it.
-    - `tool_choice`: "auto"; "none" (tools are not shown, and call markup stays text); "required" (one is called, and a
-      run goes back to "auto" after it);
+    - `tool_choice`: "auto"; "none" (tools are not shown; a call written all the same is left out, and counted in
+      `usage.dropped_calls`); "required" (one is called, and a run goes back to "auto" after it);
       `ToolName(name=...)`; `AllowedTools(names=...)`; OpenAI's dictionaries of these.
     - `strict_tools`: constrain calls to their tools' schemas while they are written, under "auto" too.
       `parallel_tool_calls`: False is at most one call, if calls are constrained; True is any number. Left out, one call

@@ -162,7 +162,7 @@ class Turns:
 
         parser = self.template.parser_recipe(
             prompt,
-            demand.tools,
+            _parser_tools(demand),
             _parser_choice(demand),
             reasoning_format=options.get("reasoning_format", "deepseek"),
             control_tokens=self._service.vocab.control_tokens,
@@ -362,7 +362,7 @@ class Turns:
         return ExplainInput(
             restored.messages,
             prompt,
-            demand.tools,
+            _parser_tools(demand),
             _parser_choice(demand),
             options.get("builtin_tools", ()),
             output,
@@ -410,6 +410,11 @@ def after_call(choice: ToolChoice | AllowedTools) -> ToolChoice | AllowedTools:
 
 def _parser_choice(demand: Demand) -> ToolChoice:
     return parser_choice(demand.choice, calls=bool(demand.tools) or demand.response is None)
+
+
+def _parser_tools(demand: Demand) -> tuple[Tool, ...]:
+    """Returns the tools whose calls are looked for: none where a constrained answer is all that can be written."""
+    return () if demand.choice == "none" and demand.response is not None else tuple(demand.tools)
 
 
 def _salt(prompt: Prompt, sampling: SamplingParams) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Generic, cast
 
 from pydantic import computed_field, model_validator
 
-from engine.support.display import Block, ending, figures, page_html, page_markdown, record_html, short
+from engine.support.display import Block, counted, ending, figures, page_html, page_markdown, record_html, short
 from engine.types.answer_formats import Answer_co
 from engine.types.blocks import part_blocks
 from engine.types.messages import Message
@@ -20,7 +20,8 @@ class Usage(Record):
     `drafted_tokens` were guessed ahead (speculation), of which `accepted_tokens` were right; `undrafted_tokens` were
     drawn without a guess, because guesses did not pay. `dropped_messages` were left out of the prompt
     (`overflow="truncate_oldest"`), `shortened_results` are in it only in part (`overflow="shorten_results"`).
-    `dropped_calls` repeated another call of their turn, which was to make calls, and ended it.
+    `dropped_calls` are neither shown nor run: with `tool_choice="none"` all; otherwise one that repeats another of its
+    turn, which was to make calls, and so ended it.
     `limit` is what cut off an answer that ended by "length": `max_tokens`, or the end of the context. `sampling` tells
     what the tokens were drawn with, and who said so: "temperature 0.6 (the caller); top_k 40 (the file)".
     A usage is false where nothing was counted: a server need not tell.
@@ -129,6 +130,7 @@ class Completion(Record, Generic[Answer_co]):
         told = [f"finish_reason={self.finish_reason!r}"]
         told += [f"{name}={short(text)!r}" for name in ("reasoning", "content") if (text := getattr(self, name))]
         told += [f"tool_calls={[call.name for call in self.tool_calls]}"] if self.tool_calls else []
+        told += [f"dropped_calls={self.usage.dropped_calls}"] if self.usage.dropped_calls else []
         told += [f"completion_tokens={self.usage.completion_tokens}"] if self.usage else []
         return f"Completion({', '.join(told)})"
 
@@ -148,6 +150,8 @@ def blocks_of(completion: Completion) -> list[Block]:
         blocks = [replace(each, kind="fields") if each.kind == "content" else each for each in blocks]
     if completion.finish_reason not in ("stop", "tool_calls"):
         blocks.append(Block("notice", ending(completion.finish_reason, completion.usage), failed=True))
+    if dropped := completion.usage.dropped_calls:
+        blocks.append(Block("notice", f'left out, since tool_choice is "none": {counted(dropped, "tool call")}'))
     if completion.parse_error:
         blocks.append(Block("notice", completion.parse_error, failed=True))
     return blocks

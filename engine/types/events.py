@@ -91,7 +91,7 @@ class ToolResult(Guided):
 
 @dataclass(frozen=True, slots=True)
 class Finished(Guided):
-    """The turn is over. A parser's own `Finished` has no usage; the runtime fills it in."""
+    """The turn is over. A parser's own `Finished` has no usage but `dropped_calls`; the runtime fills in the rest."""
 
     reason: FinishReason
     usage: Usage | None = None
@@ -139,4 +139,8 @@ def fold(events: Iterable[Event]) -> Completion:
         parts[part] = kind(text="".join(fragments))
     for part, call in calls.values():
         parts[part] = ToolCall(id=call.id, name=call.name, arguments="".join(call.fragments), error=call.error)
-    return Completion(parts=tuple(parts[key] for key in sorted(parts)), finish_reason=reason, usage=usage or Usage())
+    return Completion(
+        parts=tuple(parts[key] for key in sorted(parts)),
+        finish_reason=reason,
+        usage=Usage() if usage is None else usage,
+    )

@@ -25,7 +25,7 @@ from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.turns.options import LoadOptions, SamplingOptions
 from engine.types.completion import Completion
 from engine.types.conversation import conversation_of
-from engine.types.events import ContentDelta, Finished, ToolCallEnd, ToolResult, fold
+from engine.types.events import ContentDelta, Finished, ToolCallEnd, ToolCallStart, ToolResult, fold
 from engine.types.messages import Message
 from engine.types.sampling import SamplingParams
 
@@ -132,11 +132,27 @@ def test_arguments_are_checked() -> None:
 
 
 def test_tool_choice_none() -> None:
-    with scripted([CALL]) as llm:
+    with scripted([CALL, CALL]) as llm:
         completion = llm.chat("Add.", tools=[add], tool_choice="none")
         assert not completion.tool_calls
-        assert "<tool_call>" in completion.content
+        assert not completion.content
+        assert (completion.usage.dropped_calls, completion.finish_reason) == (1, "stop")
+        assert "dropped_calls=1" in repr(completion)
+        assert "left out" in completion._repr_markdown_()
+        assert all(
+            not isinstance(event, ToolCallStart) for event in llm.stream("Add.", tools=[add], tool_choice="none")
+        )
         assert "add" not in llm.render("Hello.", tools=[add], tool_choice="none").text
+
+
+def test_a_constrained_answer_may_hold_the_text_of_a_call() -> None:
+    held = '"<tool_call>\\n{\\"name\\": \\"add\\"}\\n</tool_call>"'
+    backend = ScriptedBackend(
+        [f"<think>\n\n</think>\n\n{held}"], vocab=ByteVocab(["<|im_start|>", "<think>", "</think>"])
+    )
+    with Engine(backend, ChatTemplate(None, family="qwen3")) as llm:
+        completion = llm.chat("Quote.", tools=[add], tool_choice="none", response_format=str)
+    assert completion.content == held
 
 
 def test_reasoning_switch_and_template_kwargs() -> None:

@@ -141,6 +141,8 @@ def _reasoning(field: "_Field", stops: Sequence[str], *, spaced: bool) -> Reason
     if not closes:
         _refuse(f"fields.{field.name}", "it has no `close`, so that it would never end")
     opening, close = opens[0], closes[0]
+    if field.unmarked and not field.begins:
+        field.refuse("open_pattern", "it may match nothing, anywhere; only behind `^` is that the beginning of a turn")
     if spaced and field.args.get("strip", True):
         opening = opening if opening != opening.rstrip() else opening + "\n"
         close = close if close != close.strip() else f"\n{close}\n\n"
@@ -152,13 +154,15 @@ def _reasoning(field: "_Field", stops: Sequence[str], *, spaced: bool) -> Reason
         close=close,
         also_open=tuple(sorted(also_open - {opening.strip()})),
         also_close=tuple(sorted(also_close - {close.strip()})),
-        where="anywhere" if not spaced else "line",
+        where="anywhere" if not spaced or field.repeats else "start" if field.begins else "line",
+        implicit=field.unmarked,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A field, its marks as alternatives of parts."""
+    """A field, its marks as alternatives of parts. `begins`: it opens only where the turn begins (`^` in its pattern);
+    `unmarked`: it may open without a mark."""
 
     name: str
     opens: tuple[Parts, ...]
@@ -168,6 +172,8 @@ class _Field:
     transform: object
     each: bool
     repeats: bool
+    begins: bool
+    unmarked: bool
 
     @classmethod
     def of(cls, name: str, spec: object) -> "_Field":
@@ -189,10 +195,21 @@ class _Field:
             _refuse(place, "`repeats`, `transform_each` and `optional` must be true or false")
         opens, closes = (_anchor(place, table, key) for key in ("open", "close"))
         args = _table(f"{place}.content_args", table.get("content_args", {}))
-        return cls(name, opens, closes, content, args, table.get("transform"), bool(flags[1]), bool(flags[0]))
+        begins, unmarked = _beginning(table.get("open_pattern"))
+        if begins and name not in _REASONING:
+            _refuse(f"{place}.open_pattern", "`^` binds it to the beginning; only reasoning can be")
+        transform, each, repeats = table.get("transform"), bool(flags[1]), bool(flags[0])
+        return cls(name, opens, closes, content, args, transform, each, repeats, begins, unmarked)
 
     def refuse(self, key: str, why: str) -> NoReturn:
         _refuse(f"fields.{self.name}.{key}", why)
+
+
+def _beginning(pattern: object) -> tuple[bool, bool]:
+    """Returns whether a pattern, which can be read, matches only at the beginning, and whether it may match nothing."""
+    if not isinstance(pattern, str):
+        return False, False
+    return pattern.startswith(("^", r"\A")), () in read_pattern(pattern)
 
 
 def _anchor(place: str, table: Mapping[str, Any], key: str) -> tuple[Parts, ...]:
@@ -485,6 +502,8 @@ def _tagged(field: _Field, call: _Call, closes: Sequence[str]) -> ToolSyntax:
     if again and not more_end:
         tag = (_text(field, opening), _text(field, between), _text(field, closing[: again[0]]).lstrip())
         return ToolSyntax(shape="nested", tag=tag, **marks, **more)
+    if parser is None:
+        more["untyped_text"] = True
     after = _text(field, _solid(closing))
     if more_end:
         more["attributes_end"] = _text(field, more_end)

@@ -124,7 +124,8 @@ class ToolSyntax(Record):
     begins an id written after it; `server_end` ends the name of the tool's server, written first, and begins the
     tool's; `attributes_end` ends what follows the name; `call_empty` ends the name of a call without arguments, and the
     call. Arguments: `value_open` stands between key and value; `type_end` ends a type written after
-    the key, `text_types` are the types whose values are text; `cdata`: values may be CDATA sections; `json_block` are
+    the key, `text_types` are the types whose values are text; `untyped_text`: a value is text unless the
+    tool's schema names another type; `cdata`: values may be CDATA sections; `json_block` are
     the marks around arguments that come as one JSON text; `escaped`: names and keys are written with HTML's escapes.
     JSON: `name_fields`, `arguments_fields`, `id_fields` are the keys (several spellings allowed, the first is the
     family's own); `name_is_key`: the name is the key itself; `id_last`: the id comes after the arguments;
@@ -159,6 +160,7 @@ class ToolSyntax(Record):
     value_open: str = ""
     type_end: str = ""
     text_types: tuple[str, ...] = ()
+    untyped_text: bool = False
     cdata: bool = False
     json_block: tuple[str, str] = ("", "")
     escaped: bool = False
@@ -240,7 +242,17 @@ _OF_SHAPE: Mapping[str, frozenset[str]] = {
         ]
     ),
     "tagged_args": _OF_CALL.union(
-        ["attributes_end", "call_empty", "argument", "key_end", "value_open", "type_end", "text_types", "cdata"],
+        [
+            "attributes_end",
+            "call_empty",
+            "argument",
+            "key_end",
+            "value_open",
+            "type_end",
+            "text_types",
+            "untyped_text",
+            "cdata",
+        ],
         ["json_block", "escaped"],
     ),
     "dictionary": _OF_CALL | {"quote"},

@@ -23,9 +23,9 @@ _QUOTES = frozenset("`'\"“‘«")
 class Emitter:
     """Collects the events of one turn, and knows whether it is inside reasoning.
 
-    `hide_reasoning` leaves reasoning out of the events (it still takes a part number). `trims`: white space before the
-    content says nothing. `doubted`: a string of a call
-    was never closed, so that what follows may be its text: no later call of the turn is without an error.
+    `hide_reasoning` leaves reasoning out of the events (it still takes a part number), `hide_calls` calls. `trims`:
+    white space before the content says nothing. `doubted`: a string of a call was never closed, so that what follows
+    may be its text: no later call of the turn is without an error.
     """
 
     __slots__ = (
@@ -37,6 +37,7 @@ class Emitter:
         "_part",
         "calls",
         "doubted",
+        "hide_calls",
         "hide_reasoning",
         "in_reasoning",
         "tools",
@@ -50,6 +51,7 @@ class Emitter:
         *,
         hide_reasoning: bool = False,
         trims: bool = False,
+        hide_calls: bool = False,
     ) -> None:
         self._out: list[Event] = []
         self._open: tuple[Kind | int, int] | None = None
@@ -58,6 +60,7 @@ class Emitter:
         self.in_reasoning = self.doubted = False
         self.hide_reasoning = hide_reasoning
         self.trims = trims
+        self.hide_calls = hide_calls
         self.calls = 0
         self._call: CallEmitter | None = None
         self._part = -1
@@ -77,8 +80,10 @@ class Emitter:
             self._open = (what, part)
         self._fragments.append(text)
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: ToolCallStart | ToolCallEnd) -> None:
         """Emit an event that is not a delta."""
+        if self.hide_calls:
+            return
         self._settle()
         self._out.append(event)
 
@@ -168,7 +173,7 @@ class CallEmitter:
         """Emit the call's events so far again, as the turn's first call."""
         self._index = 0
         self._emitter.emit(replace(self._start, index=0))
-        for text in self._fragments:
+        for text in () if self._emitter.hide_calls else self._fragments:
             self._emitter.delta(0, text, self._part)
 
     def write(self, text: str) -> None:
@@ -183,7 +188,8 @@ class CallEmitter:
     def _out(self, text: str) -> None:
         if text:
             self._fragments.append(text)
-            self._emitter.delta(self._index, text, self._part)
+            if not self._emitter.hide_calls:
+                self._emitter.delta(self._index, text, self._part)
 
     def doubt(self) -> None:
         """The text goes on with a marker although the arguments are not over: if they end inside a string, the marker,

@@ -15,6 +15,7 @@ from engine.formats.parsing.text_turn import TextTurn
 from engine.formats.parsing.unmarked import Demands
 from engine.support.errors import RequestError
 from engine.tools import as_tools, json_value
+from engine.types.completion import Usage
 from engine.types.events import Event, Finished, ToolCallEnd, ToolCallStart
 from engine.types.prompt import Piece
 from engine.types.sampling import FinishReason, ReasoningFormat
@@ -38,7 +39,8 @@ class Parser:
     prefix: the part of this turn that the prompt already contains, as pieces or (text mode) as text. It is replayed
         without events, so reasoning that the prompt left open or closed, and a caller's prefill, need no special case.
     tools: functions, pydantic models, `Tool`s or OpenAI dictionaries. None: not known (names are not checked).
-    tool_choice: "none" leaves call markup as content; "required" or a named tool also accepts a bare JSON call.
+    tool_choice: "none" leaves calls of given tools out of the events, and `Finished` counts them; without tools, markup
+        is content. "required" or a named tool also accepts a bare JSON call.
     reasoning_format: "deepseek" (separate), "none" (in the content, markers as written), "deepseek-legacy" (both),
         "exclude" (hidden). Calls are extracted alike.
     json: the answer must be JSON, so a code fence around it and white space before it are dropped, and a bare JSON
@@ -76,12 +78,13 @@ class Parser:
         self._token = vocabulary is not None
         self._reader = Reader(spelling.characters, spelling.hard, trace=trace)
         hidden = reasoning_format in ("none", "exclude")
-        self._emitter = Emitter(named, id_salt, hide_reasoning=hidden, trims=json)
+        self._drops_calls = tool_choice == "none" and bool(named)
+        self._emitter = Emitter(named, id_salt, hide_reasoning=hidden, trims=json, hide_calls=self._drops_calls)
         self._shown = None
         if reasoning_format in ("none", "deepseek-legacy"):
             self._shown = _ShownReasoning(self._emitter, copied=reasoning_format == "deepseek-legacy")
             self._reader.listener = self._shown.note_consumed
-        demands = Demands(tool_choice, json=json, exact=exact)
+        demands = Demands(tool_choice, json=json, exact=exact, drops=self._drops_calls)
         turn = _turn(self._reader, self._emitter, format_, spelling, demands)
         self._run = turn.run()
         self._finished = False
@@ -181,9 +184,10 @@ class Parser:
         self.in_reasoning = self._emitter.in_reasoning
         if self._shown is not None:
             self._shown.flush()
-        events = self._emitter.drain()
-        reason: FinishReason = "tool_calls" if finish_reason == "stop" and self._emitter.calls else finish_reason
-        return [*events, Finished(reason)]
+        events, calls = self._emitter.drain(), self._emitter.calls
+        if self._drops_calls and calls:
+            return [*events, Finished(finish_reason, Usage(dropped_calls=calls))]
+        return [*events, Finished("tool_calls" if finish_reason == "stop" and calls else finish_reason)]
 
 
 class _ShownReasoning:

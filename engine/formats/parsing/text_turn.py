@@ -34,10 +34,12 @@ class TextTurn:
         self._calls = SectionReader(reader, emitter, tools, spelling) if tools and demands.calls else None
         self._bare = None
         without_markers = tools is None or tools.bare or tools.shape in ("json", "pythonic")
+        if demands.drops:
+            without_markers = tools is not None and tools.bare
         if demands.calls and (demands.demanded or (without_markers and emitter.tools is not None)):
             self._bare = BareCalls(reader, emitter, tools, spelling, demands)
         self._whole = None
-        if demands.calls and tools and tools.whole_objects and emitter.tools and not demands.json:
+        if demands.calls and tools and tools.whole_objects and emitter.tools and not (demands.json or demands.drops):
             self._whole = WholeCalls(reader, emitter)
         self._marks = marks = _Marks(format_, spelling, demands)
         openers: Mapping[str, Mark] = self._calls.section.openers if self._calls else {}

@@ -17,16 +17,18 @@ from engine.types.tools import Tool, ToolChoice, ToolName
 @dataclass(frozen=True, slots=True)
 class Demands:
     """What the caller demanded of a turn. `json`: the answer must be JSON, so a code fence around it is dropped.
-    `exact`: white space at the answer's ends belongs to it, also if it is all of it."""
+    `exact`: white space at the answer's ends belongs to it, also if it is all of it. `drops`: no call is wanted, and
+    one in the family's own form is left out."""
 
     choice: ToolChoice = "auto"
     json: bool = False
     exact: bool = False
+    drops: bool = False
 
     @property
     def calls(self) -> bool:
         """Whether call markup is parsed; if not, it is content."""
-        return self.choice != "none"
+        return self.choice != "none" or self.drops
 
     @property
     def demanded(self) -> bool:
@@ -73,7 +75,7 @@ class BareCalls:
         # demanded.
         self._in_lists = syntax is not None and syntax.shape == "json" and (syntax.bare or syntax.several == "list")
         self._named = choice.name if isinstance(choice, ToolName) else None
-        self._answers = (syntax is None or syntax.answers) and not demands.json and self._named is None
+        self._answers = (syntax is None or syntax.answers) and not (demands.json or demands.drops or self._named)
 
     def read(self) -> Gen[None]:
         """Read the calls at the front of the buffer."""

@@ -4,7 +4,7 @@ This is the one place where detokeniser, parser, stop strings, budgets and gramm
 """
 
 import codecs
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from engine.runtime.guidance.guide import Guide, ParserView
@@ -217,7 +217,7 @@ class Generation:
         if self._stops is not None:
             events += self._stops.flush()
             if self._stops.hit:
-                finished = Finished("tool_calls" if self._stops.calls else "stop")
+                finished = replace(finished, reason="tool_calls" if self._stops.calls else "stop")
         return [*events, finished]
 
     def _read(self, token: int, *, taken: bool = False) -> list[Event]:

@@ -65,6 +65,8 @@ class Replies:
         if last.reason == "length":
             limit = "max_tokens" if most is not None and usage.completion_tokens >= most else "context"
             usage = usage.model_copy(update={"limit": limit})
+        if last.usage is not None:  # what only the parser knows
+            usage = usage.model_copy(update={"dropped_calls": usage.dropped_calls + last.usage.dropped_calls})
         events = (*events, *closing, replace(last, usage=usage))
         self._replies.append(
             Reply(

@@ -73,6 +73,46 @@ def test_ends_of_the_vocabulary_are_no_marks() -> None:
     assert (found.content, found.stops) == (("<say>", "</say>"), ("</s>",))
 
 
+THINKS = "fields.reasoning_content"
+
+
+@pytest.mark.parametrize(
+    ("opening", "output"),
+    [
+        ("^(?:<think>)?", "Why.</think>So."),
+        ("^(?:<think>)?", "<think>Why.</think>So."),
+        (r"\A<think>|^", "Why.</think>So."),
+        ("^<think>", "<think>Why.</think>So."),
+    ],
+)
+def test_a_pattern_bound_to_the_beginning_opens_there(opening: str, output: str) -> None:
+    spec = changed(changed(HERMES, f"{THINKS}.open", None), f"{THINKS}.open_pattern", opening)
+    found = fold(run(Parser(format_of(spec), tools=[LOOK]), [output]))
+    assert (found.reasoning, found.content) == ("Why.", "So.")
+    later = "So.\n<think>Why.</think>" if not opening.endswith(("?", "^")) else "</think>So.\n<think>Why.</think>"
+    assert not fold(run(Parser(format_of(spec), tools=[LOOK]), [later])).reasoning
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_reasoning_that_repeats_may_stand_anywhere(repeats: bool) -> None:
+    spec = changed(HERMES, f"{THINKS}.repeats", repeats)
+    found = fold(run(Parser(format_of(spec), tools=[LOOK]), ["<think>A</think>So <think>B</think>on."]))
+    assert found.reasoning == ("A\nB" if repeats else "A")
+    assert ("think" in found.content) is not repeats
+
+
+@pytest.mark.parametrize("value", ["true", "null", "3", '{"a": 1}'])
+def test_a_value_without_a_parser_is_text(value: str) -> None:
+    """Unless the tool's schema names another type."""
+    spec = changed(CODER, f"{CALLS}.content_args.value_parser", None)
+    output = CODER_CALL.replace("VALUE", value)
+    found = fold(run(Parser(format_of(spec)), [output])).tool_calls[0]
+    assert found.parsed() == {"other": value}
+    typed = {"name": "look", "parameters": {"type": "object", "properties": {"other": {}, "n": {"type": "integer"}}}}
+    found = fold(run(Parser(format_of(spec), tools=[typed]), [output.replace("other", "n")])).tool_calls[0]
+    assert found.arguments == (f'{{"n": {value}}}' if value == "3" else found.arguments)
+
+
 def changed(template: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
     """A copy with one value set, or (None) taken away."""
     found = copy.deepcopy(template)
@@ -88,6 +128,7 @@ def changed(template: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
 
 
 CALLS = "fields.tool_calls"
+CODER_CALL = "<tool_call>\n<function=look>\n<parameter=other>\nVALUE\n</parameter>\n</tool_call>"
 REFUSED: list[tuple[Any, str]] = [
     ([], "is not an object"),
     ("text", "is not an object"),
@@ -107,6 +148,8 @@ REFUSED: list[tuple[Any, str]] = [
     (changed(HERMES, "fields.reasoning_content.open", "x" * 300), "a mark has 300 characters"),
     (changed(HERMES, "fields.reasoning_content.open", "</think>"), "'</think>' is its `open` too"),
     (changed(HERMES, "fields.reasoning_content.join", " and "), "' and ' would stand between parts"),
+    (changed(changed(HERMES, f"{THINKS}.open", None), f"{THINKS}.open_pattern", "(?:<think>)?"), "may match nothing"),
+    (changed(changed(HERMES, f"{CALLS}.open", None), f"{CALLS}.open_pattern", "^<tool_call>"), "binds it to the begin"),
     (changed(HERMES, "fields.content.content", "int"), "'int' makes no text"),
     (changed(HERMES, "fields.content.transform", {}), "only tool_calls may have one"),
     (changed(HERMES, "fields.content.opens", "x"), "there is no key 'opens'"),

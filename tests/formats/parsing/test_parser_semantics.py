@@ -275,11 +275,11 @@ def _without_prefix(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name != "prefix"}
 
 
-def test_markup_is_content_where_no_call_is_wanted() -> None:
+def test_markup_is_content_without_tools_where_no_call_is_wanted() -> None:
     text = '<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>'
-    assert fold(run(Parser("qwen3", tools=TOOLS, tool_choice="none"), [text])).content == text
+    assert fold(run(Parser("qwen3", tools=[], tool_choice="none"), [text])).content == text
     text = "<|channel|>commentary to=functions.ping <|constrain|>json<|message|>{}<|call|>"
-    assert fold(run(Parser("gpt-oss", "<|start|>assistant", tools=TOOLS, tool_choice="none"), [text])).content == text
+    assert fold(run(Parser("gpt-oss", "<|start|>assistant", tools=[], tool_choice="none"), [text])).content == text
 
 
 @pytest.mark.parametrize(

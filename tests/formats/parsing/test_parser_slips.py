@@ -396,7 +396,7 @@ def test_a_view_shows_no_header_but_that_of_reasoning() -> None:
 def test_calls_that_nobody_asked_for_are_content_as_written() -> None:
     """Control tokens of calls too, where calls are not read."""
     parser = Parser(
-        "gemma-4", tools=[TOOL], tool_choice="none", control_tokens={"<|tool_call>", "<tool_call|>"}, trace=True
+        "gemma-4", tools=[], tool_choice="none", control_tokens={"<|tool_call>", "<tool_call|>"}, trace=True
     )
     pieces = [("<|tool_call>", True), ("call:look{n:3}", False), ("<tool_call|>", True)]
     events = [event for text, special in pieces for event in parser.feed(text, special)]

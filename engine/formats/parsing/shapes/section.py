@@ -228,11 +228,11 @@ class Section:
 
         return write
 
-    def name(self, ends: Markers) -> Gen[str | None]:
+    def name(self, ends: Markers, called: str = "") -> Gen[str | None]:
         """Consume and return a function's name (or an id), up to one of the ends (not consumed).
 
-        Returns None if there is none. The text in its place then becomes a malformed call without a name, unless the
-        output was cut off here.
+        Returns None if there is none. The text in its place then becomes a malformed call (of `called`, if this is its
+        id), unless the output was cut off here.
         """
         reader = self.reader
         parts: list[str] = []
@@ -252,11 +252,25 @@ class Section:
             if not reader.left and self._is_declared(name := self._written(parts)):
                 return name  # a call that consists of its name only
             if reader.left or not reader.cut:
-                call = self.emitter.call("", None)
+                if self._broke_off(self._written(parts), ends):
+                    return None
+                call = self.emitter.call(self.emitter.declared(called), None)
                 call.write(reader.plain("".join(parts)))
                 yield from self.rest_is_malformed(call, *self.closers.literals)
             return None
         return self._written(parts)
+
+    def _broke_off(self, written: str, ends: Markers) -> bool:
+        """Whether the output ended in the mark behind a declared name. It is then a truncated call."""
+        reader = self.reader
+        if not reader.closed or _starts(reader.buffer[reader.pos :], ends.literals) is not None:
+            return False
+        name, id_ = self._resolved(written.rstrip(":"), None, None)
+        if not self._is_declared(name):
+            return False
+        reader.take(reader.left, "name")
+        self.emitter.call(name, id_).end("truncated")
+        return True
 
     def _written(self, parts: Iterable[str]) -> str:
         """Returns a name as written, without quotes around it."""
@@ -343,8 +357,13 @@ class Section:
         return _starts(behind, self.is_call.literals)
 
     def begin(self, written: str, id_: str | None = None, server: str | None = None) -> CallEmitter:
-        """Begin a call by its name as written: remove the prefix and the counter, if the family writes them. A tool may
-        be declared as `server_name`, which the family's prompts split."""
+        """Begin a call by its name as written."""
+        name, id_ = self._resolved(written, id_, server)
+        return self.emitter.call(name, id_, id_follows=self.syntax.id_last)
+
+    def _resolved(self, written: str, id_: str | None, server: str | None) -> tuple[str, str | None]:
+        """Returns the name and the id of a name as written, without the prefix and the counter, if the family writes
+        them. A tool may be declared as `server_name`, which the family's prompts split."""
         name = written.removeprefix(self.syntax.name_prefix)
         if server and not self._is_declared(name) and self._is_declared(f"{server}_{name}"):
             name = f"{server}_{name}"
@@ -352,7 +371,7 @@ class Section:
             id_ = id_ or (written if name != written or ":" in name else None)
             stem, _, counter = name.rpartition(":")
             name = stem if stem and counter.isdigit() else self._from_rewritten(name)
-        return self.emitter.call(self.emitter.declared(name), id_, id_follows=self.syntax.id_last)
+        return self.emitter.declared(name), id_
 
     def _from_rewritten(self, name: str) -> str:
         """Returns the declared tool in an id whose punctuation a client replaced, which models copy from the

@@ -75,7 +75,9 @@ class TaggedJsonShape:
         if name is None:
             return ""
         if (yield from reader.match(self._id_open)):
-            id_ = yield from section.name(self._name_ends)
+            id_ = yield from section.name(self._name_ends, name)
+            if id_ is None and not reader.cut:
+                return ""
         yield from reader.match(self._is_name_end)
         call = section.begin(name, id_, server)
         yield from reader.space()
@@ -266,6 +268,8 @@ class TaggedArgumentsShape:
         if key in arguments.given:
             return Outcome.MALFORMED  # which of the two values is meant cannot be known
         text = None if stated is None else stated in section.syntax.text_types
+        if section.syntax.untyped_text and arguments.schemas.types(key) is None:
+            text = True
         arguments.key(key, self._lead, text)
         return (yield from self._value(arguments))
 

@@ -1,0 +1,47 @@
+"""`tool_choice="none"`: a call that a model writes all the same is neither shown nor run, and counted; all else is as
+if calls were read."""
+
+from typing import Any
+
+import pytest
+from parsing_cases import Case, cases_where, feed_pieces, pieces, run, splits
+
+from engine.formats.families import builtin_families
+from engine.types.completion import Completion
+from engine.types.events import ContentDelta, Event, Finished, ReasoningDelta, fold
+
+OWN_FORM: dict[str, Any] = {"tool_choice": "none"}
+
+
+def _checked(events: list[Event]) -> Completion:
+    *deltas, last = events
+    assert all(isinstance(event, ContentDelta | ReasoningDelta) for event in deltas)
+    assert isinstance(last, Finished)
+    return fold(events)
+
+
+@cases_where(lambda case: bool(case.calls))
+def test_a_call_that_nobody_wanted_is_left_out_and_counted(case: Case) -> None:
+    control = frozenset(builtin_families().get(case.family).format.control)
+    fed = pieces(case.family, case.output)
+    tokens: dict[str, Any] = {"control_tokens": control, "prefix": pieces(case.family, case.prefix)}
+    in_text = _checked(run(case.parser(**OWN_FORM), splits(case.output)[2], case.finish))
+    as_tokens = _checked(feed_pieces(case.parser(**tokens, **OWN_FORM), fed, case.finish))
+    for left in (in_text, as_tokens):
+        assert (left.reasoning, left.content) == (case.reasoning, case.content)
+        assert left.usage.dropped_calls == len(case.calls)
+        assert left.finish_reason == case.finish
+
+
+@cases_where(lambda case: not case.calls)
+def test_what_is_no_call_stays(case: Case) -> None:
+    left = _checked(run(case.parser(**OWN_FORM), [case.output], case.finish))
+    assert (left.reasoning, left.content) == (case.reasoning, case.content)
+    assert not left.usage.dropped_calls
+
+
+@pytest.mark.parametrize("text", ['{"name": "ping", "arguments": {}}', 'Say {"name": "ping", "parameters": {}}.'])
+def test_json_that_is_not_the_family_s_form_is_an_answer(text: str) -> None:
+    for family in ("content-only", "hermes"):
+        parser = Case(family, "", text).parser(**OWN_FORM)
+        assert _checked(run(parser, [text])).content == text
