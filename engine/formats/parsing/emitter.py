@@ -80,8 +80,8 @@ class Emitter:
             self._open = (what, part)
         self._fragments.append(text)
 
-    def emit(self, event: ToolCallStart | ToolCallEnd) -> None:
-        """Emit an event that is not a delta."""
+    def emit(self, event: ToolCallStart | ToolCallDelta | ToolCallEnd) -> None:
+        """Emit an event of a call."""
         if self.hide_calls:
             return
         self._settle()
