@@ -36,6 +36,7 @@ from engine.llama.lib import Device
 from engine.llama.plan.plan import Machine
 
 OPTIONS: dict[str, Any] = {
+    "kv_unified": False,  # answers are compared
     "family": "content-only",
     "trust_template": True,
     "preflight": False,

@@ -31,7 +31,7 @@ GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": TOKENS}
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[Engine]:
-    with Engine.load(MODEL, n_ctx=1024, n_sequences=8, flash_attn="off") as engine:
+    with Engine.load(MODEL, n_ctx=1024, n_sequences=8, kv_unified=False) as engine:
         yield engine
 
 
