@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from engine.formats.parsing.object_schemas import kinds, resolved
+from engine.formats.parsing.object_schemas import items_of, kinds, resolved
 from engine.tools import json_value
 
 _PYTHON_LITERALS = {"True": "true", "False": "false", "None": "null"}
@@ -103,25 +103,20 @@ class Schemas:
             return self._types(resolved(self._root, reference), depth + 1)
         if "type" in node:
             stated = node["type"]
-            listed = [stated] if isinstance(stated, str) else _listed(stated)
+            listed = [stated] if isinstance(stated, str) else items_of(stated)
             return frozenset(name for name in listed if isinstance(name, str))
         if "const" in node:
             return frozenset([type_name(node["const"])])
         if "enum" in node:
-            return frozenset(type_name(value) for value in _listed(node["enum"]))
+            return frozenset(type_name(value) for value in items_of(node["enum"]))
         for union in ("anyOf", "oneOf"):
             if union in node:
-                return _union(self._types(branch, depth + 1) for branch in _listed(node[union]))
+                return _union(self._types(branch, depth + 1) for branch in items_of(node[union]))
         if "allOf" in node:
-            branches = (self._types(branch, depth + 1) for branch in _listed(node["allOf"]))
+            branches = (self._types(branch, depth + 1) for branch in items_of(node["allOf"]))
             known = [types for types in branches if types is not None]
             return known[0].intersection(*known[1:]) if known else None
         return None
-
-
-def _listed(value: object) -> list[object]:
-    """Returns a keyword's list; empty if its value is not a list."""
-    return cast("list[object]", value) if isinstance(value, list) else []
 
 
 def _union(branches: Iterable[frozenset[str] | None]) -> frozenset[str] | None:

@@ -31,6 +31,11 @@ def resolved(root: Schema, reference: str) -> object:
     return node
 
 
+def items_of(value: object) -> list[object]:
+    """Returns a keyword's list; empty if its value is not a list, since a reference may lead to anything."""
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
 def kinds(root: Schema, schema: Schema) -> list[Schema] | None:
     """Returns the kinds of object that a schema allows, each as one schema without `allOf`, `anyOf`, `oneOf` and
     `$ref`; none if no object fits it. None if it cannot be said, or if there are too many. `oneOf` is taken for
@@ -53,10 +58,10 @@ class _Kinds:
         if not isinstance(node, Mapping) or depth > _DEEPEST or self._left < 0:
             return None
         schema = cast("Schema", node)
-        parts = [self._united([each], depth) for each in schema.get("allOf", ())]
+        parts = [self._united([each], depth) for each in items_of(schema.get("allOf"))]
         if isinstance(reference := schema.get("$ref"), str):
             parts.append(self._united([resolved(self._root, reference)], depth))
-        parts += [self._united(schema[name], depth) for name in ("anyOf", "oneOf") if name in schema]
+        parts += [self._united(items_of(schema[name]), depth) for name in ("anyOf", "oneOf") if name in schema]
         own = {key: value for key, value in schema.items() if key not in _TOGETHER}
         known = [part for part in parts if part is not None]
         if len(known) < len(parts) or prod(map(len, known)) > MOST:
@@ -78,27 +83,30 @@ def _merged(parts: Sequence[Schema]) -> Schema | None:
     merged: dict[str, Any] = {key: value for part in parts for key, value in part.items()}
     properties: dict[str, Any] = {}
     for part in parts:
-        if "object" not in part.get("type", "object"):
+        if "object" not in (items_of(part.get("type")) or [part.get("type", "object")]):
             return None
-        for name, schema in part.get("properties", {}).items():
+        for name, schema in _properties(part).items():
             properties[name] = _both(properties[name], schema) if name in properties else schema
-    required = dict.fromkeys(name for part in parts for name in part.get("required", ()))
+    required = dict.fromkeys(str(name) for part in parts for name in items_of(part.get("required")))
     properties.update((name, {}) for name in required if name not in properties)
     for part in parts:
         if part.get("additionalProperties") is False:
-            properties = {name: properties[name] for name in properties if name in part.get("properties", {})}
+            properties = {name: properties[name] for name in properties if name in _properties(part)}
             merged["additionalProperties"] = False
     if not properties.keys() >= required.keys():
         return None
     return {**merged, "properties": properties, "required": list(required)} if properties else merged
 
 
-def _both(one: Any, other: Any) -> Any:
+def _properties(schema: Schema) -> Schema:
+    found = schema.get("properties")
+    return cast("Schema", found) if isinstance(found, Mapping) else {}
+
+
+def _both(one: object, other: object) -> object:
     """Returns the schema of a value that fits both."""
-    if one is True or other is False:
-        return other
-    if other is True or one is False:
-        return one
+    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
+        return other if one is True or other is False else one
     first, second = cast("Schema", one), cast("Schema", other)
     if all(first[key] == second[key] for key in (first.keys() & second.keys()) - _NOTES):
         return {**first, **second}

@@ -90,6 +90,16 @@ def test_what_fits_a_kind_fits_the_schema(seed: int) -> None:
 
 def test_schemas_that_go_on_and_on_are_not_followed() -> None:
     wide = {str(level): {"anyOf": [{"$ref": f"#/$defs/{level + 1}"}] * 60} for level in range(3)}
+    odd: dict[str, Any] = {
+        "allOf": 1,
+        "anyOf": {},
+        "required": True,
+        "properties": 2,
+        "type": 3,
+        "additionalProperties": False,
+    }
+    data: dict[str, Any] = {"examples": [odd], "allOf": [{"$ref": "#/examples/0"}, {"$ref": "#/examples/0/anyOf"}]}
+    assert not Schemas(data).names
     loops: list[Any] = [
         {"anyOf": [{"$ref": "#"}] * 40},
         {"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}] * 9}}},
