@@ -79,7 +79,7 @@ def late(llm: Engine, chance: random.Random) -> object:
 
 
 def scored(llm: Engine, chance: random.Random) -> object:
-    return llm.score(asked(chance), " it is", **spoiled(chance))
+    return llm.score(asked(chance), [" it is"], **spoiled(chance))
 
 
 def pinned(llm: Engine, chance: random.Random) -> object:
