@@ -169,7 +169,12 @@ _OF_COMPLETIONS = (
     Field(TEMPLATE_FIELD, "refused", Json, "a prompt is not rendered; use Chat Completions", ({},)),
 )
 _OF_EMBEDDINGS = (
-    Field("input", "honoured", str | list[str] | list[int] | list[list[int]], "a text, tokens, or a list of either"),
+    Field(
+        "input",
+        "honoured",
+        str | list[str] | list[int] | list[list[int]],
+        "a text, tokens, or a list of either, 2,048 at most",
+    ),
     _MODEL,
     _option("dimensions", int, "the first numbers of each vector"),
     Field("encoding_format", "honoured", Literal["float", "base64"], "base64: float32, little-endian"),

@@ -148,7 +148,7 @@ def as_tools(items: Iterable[ToolLike] | None) -> tuple[Tool, ...]:
     for item in given:
         check_time()
         tools.append(as_tool(item))
-        parts += size(tools[-1].parameters)
+        parts += size(tools[-1].parameters) if len(given) > 1 else 0  # the size of one is bounded already
         if parts > MOST_PARTS:
             raise RequestError(
                 f"The schemas of the tools have more than {MOST_PARTS:,} parts together; leave out tools, or simplify "

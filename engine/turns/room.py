@@ -23,9 +23,8 @@ def check_room(
     texts = [message.content or "" for message in messages if message.role != "assistant"]
     texts += [tool.description for tool in tools]
     texts += [document for document in documents if isinstance(document, str)]
-    sizes = [len(text) for text in texts]
-    least = sum(bool(message.content or message.tool_calls) for message in messages) + len(tools) + len(documents)
-    if least + sum(sizes) <= n_ctx:
+    least = len([1 for message in messages if message.content or message.tool_calls]) + len(tools) + len(documents)
+    if least + sum(map(len, texts)) <= n_ctx:
         return
     if least <= n_ctx:
         token = max(1, longest())

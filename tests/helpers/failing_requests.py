@@ -44,7 +44,7 @@ def overflowing(llm: Engine, chance: random.Random) -> object:
 
 def beside_others(llm: Engine, chance: random.Random) -> object:
     streams = [llm.stream(asked(chance), **spoiled(chance), **GREEDY) for _ in range(5)]
-    results = []
+    results: list[object] = []
     for stream in streams:
         with suppress(EngineError):
             results.append(stream.result(120))
@@ -60,9 +60,13 @@ def cancelled(llm: Engine, chance: random.Random) -> object:
     return stream.result(120)
 
 
+def stops(*_: object) -> bool:
+    return False
+
+
 def cancelled_while_it_is_read(llm: Engine, chance: random.Random) -> object:
     """Before anybody looks at its logits."""
-    return llm.chat(LONG, progress=lambda *_: False, **spoiled(chance), **GREEDY)
+    return llm.chat(LONG, progress=stops, **spoiled(chance), **GREEDY)
 
 
 def left(llm: Engine, chance: random.Random) -> object:
@@ -75,7 +79,7 @@ def late(llm: Engine, chance: random.Random) -> object:
 
 
 def scored(llm: Engine, chance: random.Random) -> object:
-    return llm.score(asked(chance), " it is", **spoiled(chance))
+    return llm.score(asked(chance), [" it is"], **spoiled(chance))
 
 
 def pinned(llm: Engine, chance: random.Random) -> object:

@@ -66,7 +66,7 @@ def test_a_script_whose_cells_are_spoiled(seed: int, shared: bool) -> None:
     bench = Bench(echo, n_ctx=256, n_batch=16, n_sequences=3, kv_tokens=400 if shared else None)
     spoiled = Spoiled(bench, chance, shared=shared)
     for number in range(30):
-        asked = {}
+        asked: dict[int, str] = {}
         for which in range(chance.randrange(1, 6)):
             text = f"{number}.{which} " + "x" * chance.randrange(60) + "!" * (chance.random() < 0.3)
             asked[bench.submit(text, deadline=chance.choice((None, None, 5.0)))] = text

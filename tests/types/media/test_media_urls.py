@@ -338,7 +338,7 @@ def test_options_that_are_not_valid(option: dict[str, Any]) -> None:
 
 
 def test_a_resolver_that_hangs_keeps_few_threads(pictures: Pictures, monkeypatch: pytest.MonkeyPatch) -> None:
-    go, asked = threading.Event(), []
+    go, asked = threading.Event(), list[str]()
 
     def hanging(host: str, port: int) -> list[urls.Place]:
         asked.append(host)
