@@ -2,6 +2,7 @@
 
 import time
 
+from engine.support.deadlines import finished_by, latest
 from engine.support.errors import RequestError
 from engine.support.offloop import is_unwanted
 
@@ -21,12 +22,14 @@ class MediaBudget:
     `samples`, and so many seconds of decoding. Only what came over the wire counts, when it is decoded: a program has
     paid for its own pictures.
 
-    until: the request's deadline on `time.monotonic`'s clock; None for none.
+    until: the request's deadline on `time.monotonic`'s clock; None for none. What the caller waits at most, such as the
+    `timeout` of a client, holds too.
     """
 
     def __init__(self, until: float | None = None) -> None:
         self._left = dict(_MOST)
-        self._until = until
+        with finished_by(until):
+            self._until = latest()
         self._seconds = _SECONDS
 
     def left(self, what: str) -> int:

@@ -92,7 +92,7 @@ def _decoded(
     """Give the pieces of a file's pixels or samples (at most so many) to `take`. Returns what the child said at the
     end."""
     with _alone(budget):
-        child, began = _started(kind), time.monotonic()
+        child, began = _started(kind, budget), time.monotonic()
         seconds = max(budget.seconds, _LEAST_SECONDS)
         order = json.dumps({"kind": kind, "most": most, "seconds": seconds}).encode()
         try:
@@ -141,13 +141,17 @@ def _child(kind: str) -> Child:
     return child
 
 
-def _started(kind: str) -> Child:
-    """Returns a child that is ready. Raises ChildNotStartedError."""
+def _started(kind: str, budget: MediaBudget) -> Child:
+    """Returns a child that is ready. Raises ChildNotStartedError, and RequestError if the request's time ends first."""
     child = _child(kind)
     if not child.greeted:
         try:
             with child.within(_STARTING):
+                while not child.answers_within(_POLL):
+                    budget.check()
                 child.wait_for_greeting()
+        except RequestError:
+            raise  # it starts meanwhile, for the next request
         except ChildGoneError as error:
             child.kill()
             raise ChildNotStartedError(f"{str(error).removesuffix('.')}; {_REMEDY[kind]}.") from error

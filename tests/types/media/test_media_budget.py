@@ -1,6 +1,9 @@
 """One request's pictures and sounds at every door: decoded only for a model that takes them, within one budget."""
 
+import asyncio
 import base64
+import time
+from typing import Any
 
 import pytest
 from hostile_media import picture, sound
@@ -8,6 +11,7 @@ from media_doors import DOORS, SOUNDS, Asked, engine
 from picture_server import serving
 
 from engine import Audio, EngineError, Image, RequestError
+from engine.openai import AsyncOpenAI, OpenAI
 from engine.types.media import MediaBudget, budget, decoding, link
 from engine.types.media.source import Encoded
 
@@ -74,3 +78,43 @@ def test_a_kind_that_a_model_does_not_take_stays_as_it_came(monkeypatch: pytest.
     heard = Audio.undecoded(Encoded(base64.b64encode(FILES["FLAC"]).decode()))
     monkeypatch.setattr(decoding, "_decoded", pytest.fail)
     assert link.read_media([heard], {"image"}, None, None) == [heard]
+
+
+@pytest.mark.parametrize("way", ["whole", "streamed", "responses", "coroutine"])
+def test_a_client_s_timeout_holds_for_decoding(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[float] = []
+
+    def made(until: float | None = None) -> MediaBudget:
+        budgeted = MediaBudget(until)
+        left.append(budgeted.seconds)
+        return budgeted
+
+    monkeypatch.setattr(link, "MediaBudget", made)
+    asked = Asked([FILES["PNG"]], "PNG", None)  # pyright: ignore[reportArgumentType]
+    with engine("Done.", "Done.", projector=True) as llm:
+        for timeout in (5.0, None):
+            client, coroutines = OpenAI(llm, timeout=timeout), AsyncOpenAI(llm, timeout=timeout)
+            if way == "responses":
+                parts: Any = [asked.part(FILES["PNG"], responses=True)]
+                assert client.responses.create(model="m", input=[{"role": "user", "content": parts}]).output_text
+            elif way == "coroutine":
+                assert asyncio.run(coroutines.chat.completions.create(model="m", messages=asked.messages())).choices
+            else:
+                found: Any = client.chat.completions.create(
+                    model="m", messages=asked.messages(), stream=way == "streamed"
+                )
+                assert list(found)
+    bounded, free = left
+    assert bounded <= 5.0
+    assert free == 10.0
+
+
+def test_a_request_does_not_wait_longer_than_its_time_for_the_child_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    for child in list(decoding._children.values()):  # pyright: ignore[reportPrivateUsage]
+        child.kill()
+    monkeypatch.setattr(decoding, "_POLL", 0.001)
+    picture_sent = Image.undecoded(Encoded(base64.b64encode(FILES["PNG"]).decode()))
+    with pytest.raises(RequestError, match="the request's deadline"):
+        link.read_media([picture_sent], {"image"}, None, time.monotonic() - 1)
+    assert [each.kind for each in link.read_media([picture_sent], {"image"}, None, None)] == ["image"]
+    assert picture_sent.width == 31
