@@ -22,7 +22,8 @@ XML_TOOLS = (
 TRANSLATES = (
     "{%- for m in messages -%}{%- if m.role == 'user' -%}"
     "{%- set c = m.content[0] -%}"
-    "{%- if c.source_lang_code is not defined %}{{ raise_exception('source_lang_code is needed') }}{% endif -%}<t>{{ c.source_lang_code ~ '>' ~ c.target_lang_code ~ ':' ~ c.text }}</t>"
+    "{%- if c.source_lang_code is not defined %}{{ raise_exception('source_lang_code is needed') }}{% endif -%}"
+    "<t>{{ c.source_lang_code ~ '>' ~ c.target_lang_code ~ ':' ~ c.text }}</t>"
     "{%- else %}{{ m.content }}{% endif %}{% endfor %}{{ '<a>' if add_generation_prompt else '' }}"
 )
 
