@@ -19,9 +19,7 @@ def channelled(turns: Turns) -> Format | None:
     answer = _ANSWER.fullmatch(turns.said)
     if answer is None:
         return None
-    start, role, channel, message, end = (
-        re.escape(answer[name]) for name in ("start", "role", "channel", "message", "end")
-    )
+    start, role, channel, message = (re.escape(answer[name]) for name in ("start", "role", "channel", "message"))
     thought = re.match(rf"{start}{role}{channel}(\w+){message}{WHY}({_MARK})", turns.why)
     called = re.fullmatch(rf"{start}{role}(.*?){message}\{{.*\}}\s*({_MARK})\s*", turns.one, re.DOTALL)
     to = _TO.search(called[1]) if called else None
