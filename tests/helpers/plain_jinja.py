@@ -43,7 +43,7 @@ def compiled(source: str) -> Template:
     env = SandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
     )
-    env.filters.update(tojson=_tojson, from_json=json.loads)
+    env.filters.update(tojson=_tojson, from_json=json.loads, safe=str)
     env.globals.update({"raise_exception": _raise, "strftime_now": _now})  # pyright: ignore[reportArgumentType, reportCallIssue]
     return env.from_string(source)
 

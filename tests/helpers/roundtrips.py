@@ -42,7 +42,8 @@ class Row:
 
     @property
     def has_calls(self) -> bool:
-        return self.derived.format is not None and self.derived.format.tools is not None
+        format_ = self.derived.format
+        return format_ is not None and bool(format_.tools or format_.channels)
 
 
 def row(path: Path) -> Row:

@@ -471,7 +471,7 @@ def _derived(template: Template, fixed: Mapping[str, str], can: Capabilities) ->
     except RecursionError:  # the JSON in its renders nests too deep
         return None, ""
     format_, complaint = found.format, ""
-    if can.tools and (format_ is None or format_.tools is None):
+    if can.tools and (format_ is None or not (format_.tools or format_.channels)):
         complaint = (
             "No family in models.toml matches this model's chat template, and the syntax of its calls could not be "
             f"derived ({'; '.join(found.missing)}): calls will arrive as content. Name a family of the same syntax "
@@ -482,7 +482,11 @@ def _derived(template: Template, fixed: Mapping[str, str], can: Capabilities) ->
     marks = format_.reasoning and (format_.reasoning.open.strip(), format_.reasoning.close.strip())
     shown = [
         "no reasoning" if marks is None else f"reasoning between {marks[0]!r} and {marks[1]!r}",
-        f"calls of the shape {format_.tools.shape!r}" if format_.tools else "no calls",
+        f"calls of the shape {format_.tools.shape!r}"
+        if format_.tools
+        else "calls in channels"
+        if format_.channels
+        else "no calls",
     ]
     if format_.reasoning is not None and format_.reasoning.assumed:
         shown[0] = f"no reasoning (text between {' and '.join(map(repr, marks or ()))} is separated all the same)"

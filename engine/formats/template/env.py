@@ -125,7 +125,8 @@ def values(
     """Returns the variables with which `template` is rendered. `tools` None means no tools; some templates need `[]`
     instead.
 
-    Firefunction's template reads `functions` (JSON text) and `datetime` in place of `tools` (source: its model card).
+    Firefunction's template reads `functions` (JSON text) and `datetime` in place of `tools`, SmolLM3's first one a list
+    `xml_tools` of functions (source: their model cards).
     """
     given: dict[str, Any] = {
         **fixed,
@@ -136,6 +137,8 @@ def values(
     }
     if "functions" in template.variables and "tools" not in template.variables:
         given["functions"] = json.dumps([tool["function"] for tool in tools or ()], ensure_ascii=False, indent=4)
+    if "xml_tools" in template.variables and "tools" not in template.variables:
+        given["xml_tools"] = [tool["function"] for tool in tools or ()] or None
     if "datetime" in template.variables:
         given["datetime"] = template.now().strftime("%Y-%m-%d %H:%M:%S")
     return given

@@ -400,6 +400,7 @@ class _Run:
             if adapted[0]["role"] != "system":
                 adapted.insert(0, {"role": "system", "content": ""})
             adapted[0]["tools"] = self._in_system
+        adapted = _with_languages(adapted, self._variables)
         tools = self._tools or ([] if can.empty_tools else None)
         documents = self._documents
         template = self._setting.template
@@ -420,6 +421,20 @@ class _Run:
 
     def _shown(self, marked: str) -> str:
         return self._reveal(marked)[0]
+
+
+def _with_languages(messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the messages with the languages that the caller gave as variables in each user's text, where
+    TranslateGemma's template reads them (source: that template)."""
+    languages = {name: variables[name] for name in ("source_lang_code", "target_lang_code") if name in variables}
+    if len(languages) < 2:
+        return messages
+    return [
+        {**each, "content": [{"type": "text", "text": each["content"], **languages}]}
+        if each["role"] == "user" and isinstance(each["content"], str)
+        else each
+        for each in messages
+    ]
 
 
 def _read(media: Media | ImageLink) -> Media:

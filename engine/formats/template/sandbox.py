@@ -49,7 +49,7 @@ _ATTRIBUTES: Mapping[type, frozenset[str]] = {
 """The attributes of a value that a template may read; of a namespace, all but private ones."""
 _FILTERS = _words("""
     abs batch capitalize center count d default dictsort filesizeformat first float forceescape format groupby indent
-    int items join last length list lower map max min reject rejectattr replace reverse round safe select selectattr
+    int items join last length list lower map max min reject rejectattr replace reverse round select selectattr
     slice sort string striptags sum title trim truncate unique upper urlencode wordcount wordwrap
 """)
 _GLOBALS = ("cycler", "dict", "joiner", "range")
@@ -95,6 +95,7 @@ class _Sandbox(SandboxedEnvironment):
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
         filters = {name: self.filters[name] for name in _FILTERS}
         self.filters = {**filters, "tojson": _tojson, "from_json": json.loads, "e": _escape, "escape": _escape}
+        self.filters["safe"] = str  # nothing is escaped here, so that there is nothing to keep from it
         known: dict[str, Any] = {name: self.globals[name] for name in _GLOBALS}
         known.update(raise_exception=_raise_exception, strftime_now=_strftime_now, namespace=Namespace)
         self.globals = known
@@ -145,6 +146,11 @@ class Compiled:
         return "".join(parts)
 
 
+_LANGUAGES = (
+    ' Name the languages of plain text with template_kwargs={"source_lang_code": "de", "target_lang_code": "en"}.'
+)
+
+
 def complaint(error: BaseException) -> str:
     """Returns the message for the caller about an error of compiling or rendering."""
     if isinstance(error, jinja2.TemplateSyntaxError):
@@ -153,7 +159,8 @@ def complaint(error: BaseException) -> str:
             "chat_template=, or name the model's family with family= to use ours."
         )
     if isinstance(error, _Raised):
-        return f"The chat template rejects these messages: {error}"
+        way = _LANGUAGES if "source_lang_code" in str(error) else ""
+        return f"The chat template rejects these messages: {error}{way}"
     if isinstance(error, SecurityError | StoppedError | MemoryError):
         said = "it takes more memory than a template may" if isinstance(error, MemoryError) else str(error)
         return (

@@ -121,6 +121,41 @@ def test_calls_may_end_reasoning(name: str) -> None:
     assert not closed.ends_on_call
 
 
+CHANNELS = """\
+{%- for tool in tools %}{{ tool | tojson ~ '\n' }}{% endfor -%}
+{%- for m in messages -%}
+{%- if m.role == 'assistant' -%}
+{%- if m.reasoning_content %}{{ '<|go|>bot<|way|>musing<|body|>' ~ m.reasoning_content ~ '<|over|>' }}{% endif -%}
+{%- for c in m.tool_calls or [] -%}
+{{ '<|go|>bot' ~ CALL ~ '<|body|>' ~ c.function.arguments | tojson ~ '<|run|>' }}
+{%- endfor -%}
+{%- if m.content %}{{ '<|go|>bot<|way|>answer<|body|>' ~ m.content ~ '<|bye|>' }}{% endif -%}
+{%- else %}{{ '<|go|>' ~ m.role ~ '<|body|>' ~ m.content ~ '<|over|>' }}{% endif -%}
+{%- endfor -%}
+{{- '<|go|>bot' if add_generation_prompt else '' -}}
+"""
+
+
+@pytest.mark.parametrize(
+    "call", ["' to=tools.' ~ c.function.name ~ '<|way|>work json'", "'<|way|>work to=tools.' ~ c.function.name"]
+)
+def test_channels_are_derived(call: str) -> None:
+    """Whether the header names the tool in its role or in its channel."""
+    template = ChatTemplate(CHANNELS.replace("CALL", call), "<s>", "</s>")
+    assert "calls in channels" in template.detection.reason
+    assert template.format.channels is not None
+    assert template.format.stops == ("<|bye|>", "<|run|>")
+    prompt = template.render([ASKED], [LOOK])
+    for message in TURNS[:3]:
+        whole = template.render([ASKED, message], [LOOK], add_generation_prompt=False).text
+        parser = template.parser(prompt, [LOOK])
+        completion = fold([*parser.feed(whole.removeprefix(prompt.text)), *parser.close()])
+        assert (completion.reasoning, completion.content) == (message.reasoning or "", message.content)
+        assert [(call.name, call.parsed()) for call in completion.tool_calls] == [
+            (call.name, call.parsed()) for call in message.tool_calls
+        ]
+
+
 DESCRIBED = {
     "in tags": (
         '<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>',
@@ -276,7 +311,6 @@ CALLLESS = {
     "google-gemma-2-2b-it": "has no tools",
     "microsoft-Phi-3.5-mini-instruct": "has no tools",
     "llama-cpp-rwkv-world": "has no tools",
-    "openai-gpt-oss-120b": "its calls are messages of their own: channels are not derived",
 }
 """Templates from which no calls are derived."""
 

@@ -460,7 +460,7 @@ def test_what_holds_itself_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "shown",
-    ["'<b>'|safe + {}", "{} + '<b>'|safe", "'<b>'|safe + {} + {}", "{}|e", "{}|escape", "({}|e)|e", "{}|e + '<&>'"],
+    ["{}|e", "{}|escape", "({}|e)|e", "{}|e + '<&>'"],
 )
 def test_what_a_template_escapes_for_html_is_escaped(shown: str) -> None:
     source = "{% for m in messages %}" + "{{ " + shown.replace("{}", "m.content") + " }}{% endfor %}"

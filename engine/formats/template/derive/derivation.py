@@ -11,6 +11,7 @@ from engine.formats.families import Format, ReasoningSyntax
 from engine.formats.parsing import Parser
 from engine.formats.template.capabilities import Capabilities
 from engine.formats.template.derive.call_syntax import LONGEST_MARK, Bodies, described, guesses
+from engine.formats.template.derive.channels import channelled
 from engine.formats.template.derive.probes import (
     BOTH,
     FIRST,
@@ -61,6 +62,9 @@ def derivation(template: Template, fixed: Mapping[str, str], can: Capabilities) 
     missing = () if turns.one else ("it does not show calls",)
     if not (turns.field or turns.gate):
         missing += ("it does not read reasoning",)
+    channels = channelled(turns)
+    if channels is not None and _reads_answers(channels, turns) and _reads_calls(channels, turns, can):
+        return Derivation(channels, missing)
     first: Format | None = None
     for plain in islice(_plain(turns, fixed.get("eos_token", "")), _MOST if turns.one else 1):
         first = first or plain
