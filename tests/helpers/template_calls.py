@@ -136,10 +136,13 @@ def template_of(path: Path) -> ChatTemplate:
 
 def writers() -> Iterator[Path]:
     """The templates that write calls in a syntax of their own."""
-    for path in SOURCES:
-        template = template_of(path)
-        if (template.format.tools or template.format.channels) and template.capabilities.calls:
-            yield path
+    return filter(writes, SOURCES)
+
+
+def writes(path: Path) -> bool:
+    """Whether a template writes calls in a syntax of its own."""
+    template = template_of(path)
+    return bool((template.format.tools or template.format.channels) and template.capabilities.calls)
 
 
 def held(path: Path, case: Case, choice: ToolChoice) -> str | None:

@@ -9,13 +9,15 @@ import random
 from pathlib import Path
 
 import pytest
-from template_calls import drawn, held, writers
+from template_calls import SOURCES, drawn, held, writes
 
 CASES = 5
 
 
-@pytest.mark.parametrize("path", list(writers()), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 def test_a_template_s_own_calls_are_what_the_grammar_allows(path: Path) -> None:
+    if not writes(path):
+        pytest.skip("it writes no calls of its own")
     rng = random.Random(path.stem)
     for number in range(CASES):
         why = held(path, drawn(rng), "required" if number % 2 else "auto")
