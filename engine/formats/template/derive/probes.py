@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.formats.families import Gate
+from engine.formats.families import Gate, History
 from engine.formats.template.capabilities import Capabilities
 from engine.formats.template.env import Template, values
 from engine.formats.template.prompt import common
@@ -74,7 +74,7 @@ class Turns:
     gate: Gate | None = None
     on: str = ""
     off: str = ""
-    history: str = "unknown"
+    history: History = "unknown"
     cut: str = ""
     ended: str = ""
     answered: str = ""
@@ -270,7 +270,7 @@ def _gate(frame: _Frame) -> tuple[Gate | None, str, str]:
     return None, "", ""
 
 
-def _history(renders: _Renders, field: str) -> str:
+def _history(renders: _Renders, field: str) -> History:
     """Returns which earlier reasoning the template shows: all, since the last answer, or since the last user
     message."""
     answer = {"role": "assistant", **_reasoned(field, SAID)}
