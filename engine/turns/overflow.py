@@ -17,6 +17,8 @@ from engine.types.sampling import Overflow, Reasoning
 from engine.types.tools import AllowedChoice, Tool
 
 _KEPT = ("system", "developer")
+_WHOLE = Usage()
+"""The usage of a prompt that leaves nothing out."""
 _SHORT = 200
 """The length of a shortened result in characters; results of up to twice that length are not shortened."""
 
@@ -182,7 +184,7 @@ class Prompts:
             raise RequestError(f"overflow={policy!r} is unknown; choose one of {', '.join(get_args(Overflow))}.")
         messages = restored.messages
         if policy == "error":
-            return self.rendered(restored, known, options), Usage()
+            return self.rendered(restored, known, options), _WHOLE
 
         quarter = max(self._n_ctx // 4, 1)
         limit = self._n_ctx - min(options.max_tokens or quarter, self._n_ctx // 2)
