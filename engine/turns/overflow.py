@@ -19,6 +19,8 @@ from engine.types.sampling import Overflow, Reasoning
 from engine.types.tools import AllowedChoice, Tool
 
 _KEPT = ("system", "developer")
+_WHOLE = Usage()
+"""The usage of a prompt that leaves nothing out."""
 _SHORT = 200
 """The length of a shortened result in characters; results of up to twice that length are not shortened."""
 
@@ -196,7 +198,7 @@ class Prompts:
         stated = known if options.tool_choice != "none" else ()
         check_room(fixed, stated, options.documents or (), self._n_ctx, self._longest)
         if policy == "error":
-            return self.rendered(restored, known, options), Usage()
+            return self.rendered(restored, known, options), _WHOLE
 
         quarter = max(self._n_ctx // 4, 1)
         limit = self._n_ctx - min(options.max_tokens or quarter, self._n_ctx // 2)

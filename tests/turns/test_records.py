@@ -13,7 +13,7 @@ from engine import Engine
 from engine.formats.template.chat_template import ChatTemplate
 from engine.testing.scripted import ByteVocab, ScriptedBackend
 
-MOST_KINDS = 25
+MOST_KINDS = 27
 """How many there are: a new record on this way needs a reason, or replaces another."""
 
 
@@ -34,10 +34,10 @@ class Records:
     def _note(self, frame: FrameType, event: str, _argument: object) -> None:
         if not self.on or event != "call":
             return
-        made = frame.f_code.co_filename == "<string>" or frame.f_code.co_filename.endswith("pydantic/main.py")
-        if made and frame.f_code.co_name in ("__init__", "<lambda>", "__new__"):
+        made = frame.f_code.co_filename.endswith(("<string>", "pydantic/main.py", "engine/types/parts.py"))
+        if made and frame.f_code.co_name in ("__init__", "__new__", "<lambda>"):
             values: Any = frame.f_locals
-            kind: Any = values["_cls"] if "_cls" in values else values["self"].__class__
+            kind: Any = values.get("_cls") or values.get("cls") or values["self"].__class__
             if kind.__module__.startswith("engine.") and not kind.__module__.startswith("engine.testing"):
                 self.kinds[f"{kind.__module__}.{kind.__qualname__}"] += 1
 

@@ -390,10 +390,10 @@ class Guard:
         """Returns the spans that callers wrote, including words that became part of a marker."""
         if self._markers.by_looks:
             return found.callers  # too much looks like a marker, and the template's words are trusted
-        spared = {word.lower() for word in found.marking.spared} if found.marking else None
-        if not spared:
+        if found.marking is None or not found.marking.spared:
             return found.callers
         own = self._own(found)
+        spared = {word.lower() for word in found.marking.spared}
         wary = {marker for marker in own if any(word in marker.lower() for word in spared)}
         if not wary:
             return found.callers
