@@ -24,7 +24,7 @@ if sys.argv[3:] == ["--unchecked"]:
     print("loaded")
     raise SystemExit
 try:
-    with Engine.load(sys.argv[1], **options) as llm:
+    with Engine.load(sys.argv[1], kv_unified=False, **options) as llm:
         done = llm.complete([5] * 1000, max_tokens=4, ignore_eos=True, temperature=0)
         print(llm.n_ctx, llm.inspect().n_sequences, done.usage.completion_tokens)
 except ModelLoadError as error:
