@@ -18,7 +18,7 @@ status = open("/proc/self/status").read()
 taken = int(status.partition("VmSize:")[2].split()[0]) << 10
 limit = taken + (256 << 20) + (int(sys.argv[2]) << 20)
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-options = {"n_threads": 1, "n_threads_batch": 1, "preflight": False, "trust_template": True}
+options = {"kv_unified": False, "n_threads": 1, "n_threads_batch": 1, "preflight": False, "trust_template": True}
 if sys.argv[3:] == ["--unchecked"]:
     Engine.load(sys.argv[1], n_ctx=65536, n_sequences=4, check_memory=False, **options)
     print("loaded")

@@ -676,7 +676,12 @@ def test_answers_that_may_be_long_begin_together(monkeypatch: pytest.MonkeyPatch
     """Three answers, of which each may fill the pool: they start at once, and where they outgrow it one waits once."""
     gone: list[SequenceState] = []
     preempt = Scheduler.preempt
-    monkeypatch.setattr(Scheduler, "preempt", lambda scheduler, state: (gone.append(state), preempt(scheduler, state)))
+
+    def watched(scheduler: Scheduler, state: SequenceState) -> None:
+        gone.append(state)
+        preempt(scheduler, state)
+
+    monkeypatch.setattr(Scheduler, "preempt", watched)
     bench = Bench(lambda text: text[0] * length, n_ctx=2000, kv_tokens=2000, n_sequences=3)
     ids = [bench.submit(letter * 100, Limits(max_tokens=1900)) for letter in "abc"]
     bench.step(3)
