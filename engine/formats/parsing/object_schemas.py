@@ -105,8 +105,10 @@ def _properties(schema: Schema) -> Schema:
 
 def _both(one: object, other: object) -> object:
     """Returns the schema of a value that fits both."""
+    if one is True or other is False:
+        return other
     if not isinstance(one, Mapping) or not isinstance(other, Mapping):
-        return other if one is True or other is False else one
+        return cast("object", one)
     first, second = cast("Schema", one), cast("Schema", other)
     if all(first[key] == second[key] for key in (first.keys() & second.keys()) - _NOTES):
         return {**first, **second}
