@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from math import prod
 from typing import Any, TypeAlias, cast
 
 Schema: TypeAlias = Mapping[str, Any]
@@ -64,7 +63,10 @@ class _Kinds:
         parts += [self._united(items_of(schema[name]), depth) for name in ("anyOf", "oneOf") if name in schema]
         own = {key: value for key, value in schema.items() if key not in _TOGETHER}
         known = [part for part in parts if part is not None]
-        if len(known) < len(parts) or prod(map(len, known)) > MOST:
+        count = 1
+        for part in known:
+            count *= len(part)
+        if len(known) < len(parts) or count > MOST:
             return None
         return [merged for chosen in product([own], *known) if (merged := _merged(chosen)) is not None]
 
@@ -105,8 +107,10 @@ def _properties(schema: Schema) -> Schema:
 
 def _both(one: object, other: object) -> object:
     """Returns the schema of a value that fits both."""
+    if one is True or other is False:
+        return other
     if not isinstance(one, Mapping) or not isinstance(other, Mapping):
-        return other if one is True or other is False else one
+        return cast("object", one)
     first, second = cast("Schema", one), cast("Schema", other)
     if all(first[key] == second[key] for key in (first.keys() & second.keys()) - _NOTES):
         return {**first, **second}
