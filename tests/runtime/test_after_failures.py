@@ -67,9 +67,10 @@ def test_a_script_whose_cells_are_spoiled(seed: int, shared: bool) -> None:
     spoiled = Spoiled(bench, chance, shared=shared)
     for number in range(30):
         asked: dict[int, str] = {}
-        for which in range(chance.randrange(1, 6)):
-            text = f"{number}.{which} " + "x" * chance.randrange(60) + "!" * (chance.random() < 0.3)
+        for which in range(chance.randrange(1, 9)):
+            text = f"{number}.{which} " + "x" * chance.randrange(60) + "!" * (chance.random() < 0.4)
             asked[bench.submit(text, deadline=chance.choice((None, None, 5.0)))] = text
+            bench.step(chance.randrange(8))
         for id_ in asked:
             bench.step(chance.randrange(3))
             if chance.random() < 0.2:
@@ -88,6 +89,19 @@ def test_a_script_whose_cells_are_spoiled(seed: int, shared: bool) -> None:
         bench.run()
         assert bench.completion(clean).content == f"re: clean {number}"
         spoiled.failing = True
+
+
+def test_nothing_starts_beside_a_request_that_is_computed_alone() -> None:
+    bench = Bench(echo)
+    first = bench.submit("one")
+    bench.step()
+    loop: Any = bench.loop
+    loop._scheduler.running[0].alone = True
+    second = bench.submit("two")
+    bench.step(3)
+    assert len(loop._scheduler.running) == 1
+    bench.run()
+    assert [bench.completion(id_).content for id_ in (first, second)] == ["re: one", "re: two"]
 
 
 def test_weights(builtin_model_path: Path, tmp_path: Path) -> None:

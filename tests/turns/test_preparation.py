@@ -4,21 +4,28 @@ calls of functions, not in seconds."""
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from itertools import count
 from typing import Any, cast
 
+import openai
 import pytest
 
 from engine import Engine, EngineError, RequestError
 from engine.openai.api import Api
 from engine.openai.embeddings import MOST_TEXTS
 from engine.openai.problems import Problem
+from engine.openai.transport import transport
+from engine.runtime.loop.request import TurnRequest
+from engine.runtime.stream.service import Service
 from engine.support.deadlines import finished_by, latest
 from engine.testing.scripted import ScriptedEngine
 from engine.tools import as_tools
 from engine.tools.describe import MOST_TOOLS
 from engine.tools.json_values import MOST_PARTS
+from engine.turns import turns
 
+HTTP: Any = import_module("httpx2" if int(openai.__version__.split(".")[0]) >= 3 else "httpx")
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
 LITTLE = 100_000
 """Calls of functions: a tenth of a second, imports included."""
@@ -155,3 +162,32 @@ def test_the_earlier_of_two_deadlines_holds() -> None:
         assert latest() == 10.0
     with finished_by(20.0), finished_by(10.0), finished_by(None):
         assert latest() == 10.0
+
+
+def test_preparation_counts_toward_the_deadline_of_a_turn(llm: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[float | None] = []
+    usual = Service.submit
+
+    def submit(service: Service, turn: TurnRequest) -> Any:
+        left.append(turn.deadline)
+        return usual(service, turn)
+
+    monkeypatch.setattr(Service, "submit", submit)
+    llm.chat(HI, deadline=100)
+    monkeypatch.setattr(turns, "monotonic", lambda: time.monotonic() + 70)
+    llm.chat(HI, deadline=100)
+    monkeypatch.setattr(turns, "monotonic", lambda: time.monotonic() + 200)
+    llm.chat(HI, deadline=100)
+    first, second, third = [seconds or 0.0 for seconds in left]
+    assert 30 < first <= 100
+    assert first - 71 < second < 30.1
+    assert third < 0.01
+
+
+def test_the_timeout_of_a_client_holds_while_a_request_is_prepared(llm: Engine) -> None:
+    tools = [tool(number) for number in range(20)]
+    with HTTP.Client(transport=transport(llm), base_url="http://in-process/v1") as client:
+        body = {"messages": HI, "tools": tools}
+        with pytest.raises(HTTP.ReadTimeout, match="sent nothing for"):
+            client.post("/chat/completions", json=body, timeout=1e-6)
+        assert client.post("/chat/completions", json={"messages": HI}, timeout=60).status_code == 200

@@ -295,8 +295,10 @@ class Loop:
         doubtful = self._draw(due, constrained=constrained)
         if self._drafts is not None and self._drafts.follow is not None:
             self._drafts.follow(chunks)
-        for state in doubtful:
-            self._doubt(state)
+        for state in doubtful:  # again, alone and in memory that was overwritten: others may have spoiled it
+            state.alone = self._spoiled = True
+            self.cache.drop(state.sequence)
+            self._scheduler.preempt(state)
 
     def _draw(
         self, due: Sequence[tuple[SequenceState, int, tuple[int, ...]]], *, constrained: bool
@@ -319,13 +321,6 @@ class Loop:
                 else:
                     self._finish(state, "error", contained(error))
         return doubtful
-
-    def _doubt(self, state: SequenceState) -> None:
-        """Compute a request whose logits were not numbers again, alone and in memory that was overwritten: what others
-        left there may be the cause, such as a request that ended before anybody looked at its logits."""
-        state.alone = self._spoiled = True
-        self.cache.drop(state.sequence)
-        self._scheduler.preempt(state)
 
     def _guess(self) -> None:
         """Let the requests that decode guess their next tokens. Wrong guesses are cut off again, so there are none for
