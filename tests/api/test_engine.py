@@ -146,11 +146,9 @@ def test_tool_choice_none() -> None:
 
 
 def test_a_constrained_answer_may_hold_the_text_of_a_call() -> None:
-    held = '"<tool_call>\\n{\\"name\\": \\"add\\"}\\n</tool_call>"'
-    backend = ScriptedBackend(
-        [f"<think>\n\n</think>\n\n{held}"], vocab=ByteVocab(["<|im_start|>", "<think>", "</think>"])
-    )
-    with Engine(backend, ChatTemplate(None, family="qwen3")) as llm:
+    held = '"<tool_call><function=add><parameter=a>1</parameter></function></tool_call>"'
+    backend = ScriptedBackend([held], vocab=ByteVocab(["<|im_start|>"]))
+    with Engine(backend, ChatTemplate(None, family="qwen3-coder")) as llm:
         completion = llm.chat("Quote.", tools=[add], tool_choice="none", response_format=str)
     assert completion.content == held
 
