@@ -146,9 +146,10 @@ def test_tool_choice_none() -> None:
 
 
 def test_a_constrained_answer_may_hold_the_text_of_a_call() -> None:
-    held = '"<tool_call><function=add><parameter=a>1</parameter></function></tool_call>"'
-    backend = ScriptedBackend([held], vocab=ByteVocab(["<|im_start|>"]))
-    with Engine(backend, ChatTemplate(None, family="qwen3-coder")) as llm:
+    held = '"<tool_call>{}</tool_call>"'
+    vocab = ByteVocab(["<|im_start|>", "<think>", "</think>"])
+    backend = ScriptedBackend([f"<think>\n\n</think>\n\n{held}"], vocab=vocab)
+    with Engine(backend, ChatTemplate(None, family="qwen3")) as llm:
         completion = llm.chat("Quote.", tools=[add], tool_choice="none", response_format=str)
     assert completion.content == held
 
