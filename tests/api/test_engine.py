@@ -146,10 +146,9 @@ def test_tool_choice_none() -> None:
 
 
 def test_a_constrained_answer_may_hold_the_text_of_a_call() -> None:
-    held = '"<tool_call>\\n{\\"name\\": \\"add\\"}\\n</tool_call>"'
-    backend = ScriptedBackend(
-        [f"<think>\n\n</think>\n\n{held}"], vocab=ByteVocab(["<|im_start|>", "<think>", "</think>"])
-    )
+    held = '"<tool_call>{}</tool_call>"'
+    vocab = ByteVocab(["<|im_start|>", "<think>", "</think>"])
+    backend = ScriptedBackend([f"<think>\n\n</think>\n\n{held}"], vocab=vocab)
     with Engine(backend, ChatTemplate(None, family="qwen3")) as llm:
         completion = llm.chat("Quote.", tools=[add], tool_choice="none", response_format=str)
     assert completion.content == held

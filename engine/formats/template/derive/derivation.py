@@ -11,7 +11,7 @@ from engine.formats.families import Format, ReasoningSyntax
 from engine.formats.parsing import Parser
 from engine.formats.template.capabilities import Capabilities
 from engine.formats.template.derive.call_syntax import LONGEST_MARK, Bodies, described, guesses
-from engine.formats.template.derive.channels import channelled
+from engine.formats.template.derive.channel_turns import channelled
 from engine.formats.template.derive.probes import (
     BOTH,
     FIRST,

@@ -1,6 +1,7 @@
 """Guesses the format of turns that are messages with channels in their headers, from the probes' turns."""
 
 import re
+from typing import Any
 
 from engine.formats.families import ChannelSyntax, Format, ReasoningSyntax
 from engine.formats.template.derive.probes import NAME, SAID, TAG, WHY, Turns
@@ -26,6 +27,7 @@ def channelled(turns: Turns) -> Format | None:
     named = re.search(rf"{channel}(\w+)", called[1]) if called else None
     if thought is None or called is None or to is None or named is None:
         return None
+    kept: dict[str, Any] = {"history": turns.history, "fields": (turns.field,)} if turns.field else {}
     mute, call_end = thought[2], called[2]
     return Format(
         start=turns.prompt or answer["start"] + answer["role"],
@@ -34,10 +36,9 @@ def channelled(turns: Turns) -> Format | None:
         reasoning=ReasoningSyntax(
             open=f"{answer['channel']}{thought[1]}{answer['message']}",
             close=mute,
-            history=turns.history if turns.field else "unknown",
-            fields=(turns.field,) if turns.field else (),
             ends_on_call=True,
             off="refuse",
+            **kept,
         ),
         channels=ChannelSyntax(
             start=answer["start"],
