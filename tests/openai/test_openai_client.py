@@ -336,7 +336,7 @@ def test_a_transport_under_a_client_of_ones_own() -> None:
             own: Any = openai.OpenAI(
                 api_key="x", base_url="http://elsewhere/v1", http_client=library.Client(transport=transport)
             )
-            assert own.chat.completions.create(**ASKED).choices[0].message.content == "See: "
+            assert own.chat.completions.create(**ASKED, tools=[PING]).choices[0].message.content == "See: "
 
 
 def test_the_former_home_of_the_client_of_other_servers_names_the_new_one() -> None:

@@ -70,6 +70,21 @@ class TextTurn:
         in_content = [*openers, *opens, *marks.others, *marks.strays, *marks.ends, *marks.stops, *marks.fences]
         known = {*in_content, *marks.answer_end, *marks.closes, *marks.start, *marks.header}
         closers = self._calls.section.closers.literals if self._calls else ()
+        self._left_over(known, closers)
+        in_content += [*self._call_ends, *sorted(self._elements), *(WHOLE if self._whole else ())]
+        self._in_content = compiled(*in_content)
+        self._in_answer = compiled(*in_content, *marks.answer_end)
+        at_start = [*openers, *marks.opens, *marks.closes, *marks.answer, *marks.start, *marks.header]
+        at_start += [*marks.fences, *marks.ends, *marks.stops, *marks.strays, *self._call_ends]
+        self._at_start = compiled(*at_start)
+        self._after_call = compiled(*at_start, *closers)
+        # What may be left over behind a call in reasoning.
+        self._behind_call = compiled(*marks.ends, *marks.stops, *marks.answer_end, *closers)
+        self._before_any = max((mark.before for mark in openers.values()), key=len, default="")
+
+    def _left_over(self, known: set[str], closers: tuple[str, ...]) -> None:
+        """Set the markers of calls that may stand where they mean nothing."""
+        openers = self._openers
         self._call_ends = [text for text in closers if text not in known]
         self._sections = frozenset[str]()
         if self._calls and self._calls.section.is_call.literals:
@@ -84,16 +99,6 @@ class TextTurn:
         elements = {f"<{name}{end}" for name in names for end in "> "} - known
         elements = {text for text in elements if not any(opener.startswith(text) for opener in openers)}
         self._elements = frozenset(elements)
-        in_content += [*self._call_ends, *sorted(elements), *(WHOLE if self._whole else ())]
-        self._in_content = compiled(*in_content)
-        self._in_answer = compiled(*in_content, *marks.answer_end)
-        at_start = [*openers, *marks.opens, *marks.closes, *marks.answer, *marks.start, *marks.header]
-        at_start += [*marks.fences, *marks.ends, *marks.stops, *marks.strays, *self._call_ends]
-        self._at_start = compiled(*at_start)
-        self._after_call = compiled(*at_start, *closers)
-        # What may be left over behind a call in reasoning.
-        self._behind_call = compiled(*marks.ends, *marks.stops, *marks.answer_end, *closers)
-        self._before_any = max((mark.before for mark in openers.values()), key=len, default="")
 
     def seeded(self) -> None:
         """The prompt's part of the turn was replayed: in some families reasoning that it closed stays closed."""
