@@ -41,7 +41,7 @@ class Softmax:
         return start + _place(inside, target - before)
 
 
-def _place(sums: "NDArray[np.float64]", target: float) -> int:
+def _place(sums: Any, target: float) -> int:
     """Returns where sums rise above a number; if rounding keeps them below, where they reach their last."""
     at = int(sums.searchsorted(target, "right"))
     return at if at < sums.size else int(sums.searchsorted(sums[-1]))
