@@ -43,7 +43,7 @@ def block(page: str, language: str, within: str) -> str:
 
 
 def steps() -> list[Step]:
-    """Returns the way: docs/index.md, then README.md, then docs/frameworks.md."""
+    """Returns the way: docs/index.md, then README.md, then docs/guides/frameworks.md."""
     ask = block("docs/index.md", "console", "llama-engine run model.gguf").strip().removeprefix("$ ")
     agents = (ROOT / "examples/frameworks/with_openai_agents.py").read_text("utf-8")
     install, run = re.findall(r"^((?:pip|python) .+)$", agents, re.MULTILINE)[:2]

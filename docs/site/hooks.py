@@ -1,5 +1,7 @@
-"""What mkdocs does differently from GitHub, made the same; the version in the header, and the changes as a page."""
+"""What mkdocs does differently from GitHub, made the same; the version in the header, the changes as a page, and the
+addresses that pages once had."""
 
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -8,6 +10,51 @@ from typing import Any
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[2]
+MOVED = {
+    "ARCHITECTURE": "about/architecture",
+    "FAMILIES": "reference/families",
+    "GUIDE": "start/tour",
+    "PERFORMANCE": "about/performance",
+    "STRUCTURED": "guides/structured-output",
+    "adapters": "guides/adapters",
+    "agents": "guides/agents-and-mcp",
+    "batches": "guides/batches",
+    "chat": "start/first-chat",
+    "check": "guides/check-a-server",
+    "cli": "guides/command-line",
+    "comparison": "about/compared",
+    "conversations": "guides/many-conversations",
+    "embeddings": "guides/embeddings",
+    "faster": "guides/faster",
+    "frameworks": "guides/frameworks",
+    "glossary": "reference/glossary",
+    "images": "guides/images-and-sound",
+    "installing": "start/install",
+    "models": "start/which-model",
+    "moving": "guides/migrate",
+    "notebooks": "guides/notebooks",
+    "openai": "guides/openai-client",
+    "reasoning": "guides/reasoning",
+    "recipes": "guides/recipes",
+    "servers": "guides/other-servers",
+    "several-models": "guides/several-models",
+    "strengths": "about/strengths",
+    "supply-chain": "about/supply-chain",
+    "testing": "guides/testing",
+    "tools": "guides/tools",
+    "troubleshooting": "start/troubleshooting",
+    "web-servers": "guides/web-servers",
+}
+"""Where the page is that had this address. Those of the reference went to a folder: NOW_API."""
+NOW_API = ("agents", "batch", "engine", "errors", "events", "openai", "records", "servers", "testing")
+REDIRECT = """<!doctype html>
+<meta charset="utf-8">
+<title>Moved</title>
+<link rel="canonical" href="{address}">
+<meta http-equiv="refresh" content="1; url={address}">
+<script>location.replace("{address}" + location.hash)</script>
+<p>This page is <a href="{address}">here</a> now.</p>
+"""
 
 
 def on_config(config: Any, **_: Any) -> Any:
@@ -27,3 +74,11 @@ def on_files(files: Any, config: Any, **_: Any) -> Any:
 def on_page_content(html: str, **_: Any) -> str:
     """In code in a table `\\|` is a bar: GitHub takes the backslash away, Python-Markdown leaves it."""
     return re.sub(r"<td>.*?</td>", lambda cell: cell[0].replace("\\|", "|"), html, flags=re.DOTALL)
+
+
+def on_post_build(config: Any, **_: Any) -> None:
+    """Write a page at each old address that leads to the new one, to the same heading there."""
+    for old, new in [*MOVED.items(), *((f"reference/{name}", f"reference/api/{name}") for name in NOW_API)]:
+        path = Path(config.site_dir, f"{old}.html")
+        address = os.path.relpath(f"{new}.html", Path(old).parent)
+        path.write_text(REDIRECT.format(address=Path(address).as_posix()), encoding="utf-8")

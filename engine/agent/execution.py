@@ -5,7 +5,7 @@ import json
 import queue
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
@@ -14,6 +14,7 @@ from engine.agent.callbacks import call, call_async, in_thread
 from engine.agent.limits import RunOptions
 from engine.support import threads
 from engine.support.errors import CallbackError, EngineError
+from engine.support.tracing import Span
 from engine.tools import ToolContext, ToolOutcome, error_text, is_async, run, run_async, unfit
 from engine.tools.json_values import plain_json
 from engine.types.parts import ToolCall
@@ -59,6 +60,10 @@ class CallLog(Protocol):
 
     def returned(self, job: Job) -> None:
         """Record that the tool's code has returned, even if nothing waited for it any more."""
+
+    def traced(self, job: Job) -> Span:
+        """Begin the span of a call whose tool's code starts running, for OpenTelemetry."""
+        ...
 
     def save(self) -> Callable[[], Any] | None:
         """Returns a function that saves the transcript as it is now; None without `save=`."""
@@ -116,9 +121,30 @@ def _run_here(job: Job, options: RunOptions, book: CallLog) -> ToolOutcome | Non
     context = book.context(job)
     book.begun(job, context)
     try:
-        return run(cast("Tool", job.work), arguments, context)
+        with _traced(job, book) as done:
+            return done(run(cast("Tool", job.work), arguments, context))
     finally:
         book.returned(job)
+
+
+@contextmanager
+def _traced(job: Job, book: CallLog) -> Generator[Callable[[ToolOutcome], ToolOutcome]]:
+    """A span around a tool's code, which ends with the outcome that the block hands in, or with its exception."""
+    span, failed = book.traced(job), ""
+
+    def done(outcome: ToolOutcome) -> ToolOutcome:
+        nonlocal failed
+        failed = "tool_error" if outcome.error else ""
+        return outcome
+
+    try:
+        with span.inside():
+            yield done
+    except BaseException as error:
+        failed = type(error).__name__
+        raise
+    finally:
+        span.end(failed=failed)
 
 
 def save(book: CallLog) -> None:
@@ -291,10 +317,11 @@ class _Step:
                 book.returned(job)  # it has not begun
                 raise
 
-        if not is_async(tool):
-            return await run_async(tool, arguments, context, watched)
-        book.begun(job, context)
-        try:
-            return await run_async(tool, arguments, context)
-        finally:
-            book.returned(job)
+        with _traced(job, book) as done:
+            if not is_async(tool):
+                return done(await run_async(tool, arguments, context, watched))
+            book.begun(job, context)
+            try:
+                return done(await run_async(tool, arguments, context))
+            finally:
+                book.returned(job)

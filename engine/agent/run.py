@@ -12,10 +12,12 @@ from typing import Any, Generic, Protocol, TypeAlias
 from engine.agent.execution import Job, answers, answers_async, save, save_async
 from engine.agent.limits import RunOptions
 from engine.agent.transcript import CallRecord, RunEnd, Transcript
-from engine.support.display import Block, Span, ending, figures, page_html, page_markdown, short, timeline_html
+from engine.support.display import Block, Span, counted, ending, figures, page_html, page_markdown, short, timeline_html
 from engine.support.errors import ContextOverflowError, EngineError, RequestError
 from engine.support.guided import Guided
 from engine.support.offloop import off_loop
+from engine.support.tracing import Span as TracedSpan
+from engine.support.tracing import begin as begin_span
 from engine.tools import Toolbox, ToolContext, ToolOutcome, error_text
 from engine.types.answer_formats import Answer_co
 from engine.types.blocks import result_block
@@ -50,7 +52,7 @@ Generate: TypeAlias = Callable[[Sequence[Message]], Turn]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Step(Guided):
     """One turn of the model, and the results of its calls."""
 
     completion: Completion
@@ -99,7 +101,7 @@ class Run(Guided, Generic[Answer_co]):
         return str(self.completion)
 
     def __repr__(self) -> str:
-        steps = f"{len(self.steps)} {'step' if len(self.steps) == 1 else 'steps'}"
+        steps = counted(len(self.steps), "step")
         return f"Run(stopped={self.stopped!r}, {steps}, content={short(self.completion.content)!r})"
 
     @property
@@ -139,7 +141,7 @@ class Run(Guided, Generic[Answer_co]):
                 waited = usage.time_to_first_token
                 first = now + (usage.prefill_seconds if waited is None else waited)
                 end = first + usage.decode_seconds
-                yield Span(f"turn {number}", f"{usage.completion_tokens:,} tokens", now, first, end)
+                yield Span(f"turn {number}", f"{counted(usage.completion_tokens, 'token')}", now, first, end)
                 now = end
             calls = step.completion.tool_calls
             ran = [(calls[result.index].name, result.ran) for result in step.results if result.ran is not None]
@@ -162,7 +164,7 @@ class RunStream(GeneratedStream[Run[Answer_co]], Generic[Answer_co]):
         self._generate = generate
 
     def __repr__(self) -> str:
-        return f"<RunStream: {self._loop.stopped or 'not over'}, {self._loop.step} steps complete>"
+        return f"<RunStream: {self._loop.stopped or 'not over'}, {counted(self._loop.step, 'step')} complete>"
 
     def _read(self) -> Generator[Event, None, None]:
         return _drive(self._loop, self._generate)
@@ -236,6 +238,7 @@ class _Loop:
     ran: dict[int, tuple[float, float]] = field(
         default_factory=dict[int, tuple[float, float]]
     )  # of its calls, by index
+    span: TracedSpan = field(default_factory=TracedSpan)  # of OpenTelemetry
 
     @property
     def step(self) -> int:
@@ -267,6 +270,10 @@ class _Loop:
         message, records = self.messages[self.turn_end - 1], self.records
         self.resumed = self._jobs(message.tool_calls[-len(records) :], message.parts, records)
 
+    def trace(self) -> None:
+        """Begin the run's span, for OpenTelemetry; it ends when the run is left."""
+        self.span = begin_span("invoke_agent", "", {"gen_ai.provider.name": "llama-engine"})
+
     def open(self) -> None:
         """Connect the sources of tools. Raises EngineError if that fails, and RequestError for names that clash and
         names in `stop_on` that are not a tool's."""
@@ -290,7 +297,8 @@ class _Loop:
             return None
         self.toolbox.refresh()
         try:
-            self.turn = generate(tuple(self.messages))
+            with self.span.inside():
+                self.turn = generate(tuple(self.messages))
         except Exception as error:
             if not self.outgrown(error):
                 raise
@@ -434,6 +442,11 @@ class _Loop:
     def returned(self, job: Job) -> None:
         del self.live[id(job)]
 
+    def traced(self, job: Job) -> TracedSpan:
+        about = {"gen_ai.tool.name": job.call.name, "gen_ai.tool.call.id": job.call.id, "gen_ai.tool.type": "function"}
+        with self.span.inside():
+            return begin_span("execute_tool", job.call.name, about)
+
     def save(self) -> Callable[[], Any] | None:
         keep = self.options.save
         if keep is None:
@@ -463,6 +476,7 @@ class _Loop:
     def failed(self) -> None:
         """Record that the run failed."""
         self.stopped = self.stopped or "error"
+        self._end_span()
 
     def leave(self) -> None:
         """End the run, because it is over or no longer read."""
@@ -470,6 +484,11 @@ class _Loop:
             self.cancel()
         if names := [job.call.name for job, _ in tuple(self.live.values())]:
             _log.warning("The run is over, but these tools still run in their threads: %s.", ", ".join(names))
+        self._end_span()
+
+    def _end_span(self) -> None:
+        reason = self.stopped or "cancelled"
+        self.span.end({"gen_ai.response.finish_reasons": [reason]}, "error" if reason == "error" else "")
 
     def snapshot(self) -> Run:
         pairs = zip(self.completions, self.results, strict=True)
@@ -503,6 +522,7 @@ def _refused(reason: str) -> ToolOutcome:
 
 
 def _drive(loop: _Loop, generate: Generate) -> Generator[Event, None, None]:
+    loop.trace()
     loop.open()
     try:
         yield from _results(loop, loop.resumed)
@@ -535,6 +555,7 @@ def _results(loop: _Loop, jobs: Sequence[Job]) -> Generator[Event, None, None]:
 
 
 async def _drive_async(loop: _Loop, generate: Generate) -> AsyncGenerator[Event, None]:
+    loop.trace()
     if not loop.toolbox.is_fixed:
         await off_loop(loop.open, lambda _: loop.toolbox.close())
     try:

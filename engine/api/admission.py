@@ -100,8 +100,10 @@ class Admission(Generic[R]):
     waits for ever for a model that others use without a pause.
     """
 
-    def __init__(self, budget: Size) -> None:
+    def __init__(self, budget: Size, told: str = "") -> None:
+        """told: the budget in words, if it is more than what models may take."""
         self.budget = budget
+        self._told = told or str(budget)
         self.lock = threading.RLock()  # a finalizer may end a lease at any point
         self.queue = Queue[R]()
         self.loads: dict[str, Load[R]] = {}
@@ -191,7 +193,7 @@ class Admission(Generic[R]):
         beside = ", ".join(f"{load.name!r} ({load.size}, {why[load.name in self.pinned]})" for load in kept)
         way = "unpin it, or end its block, or raise the budget" if kept else "raise the budget, or use a smaller n_ctx"
         raise ModelLoadError(
-            f"{ticket.name!r} needs {ticket.size}, which can never fit into the budget of {self.budget}"
+            f"{ticket.name!r} needs {ticket.size}, which can never fit into the budget of {self._told}"
             f"{f' beside {beside}' if kept else ''}; {way}."
         )
 

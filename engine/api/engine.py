@@ -97,7 +97,8 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         sampling: SamplingDefaults | None = None,
     ) -> None:
         service = Service(backend, options, draft)
-        turns = Turns(service, template, seed, options and options.media_urls, sampling)
+        name = "" if model is None else model.info.name or model.info.path.stem
+        turns = Turns(service, template, seed, options and options.media_urls, sampling, name)
         self._service = service
         self._turns = turns
         self._model = model

@@ -25,6 +25,7 @@ from engine.llama.vocab import LlamaVocab
 from engine.openai.client import AsyncOpenAI, OpenAI
 from engine.runtime.cache.state_store import StateStore
 from engine.runtime.stream.service import Service
+from engine.support.display import counted
 from engine.support.errors import (
     ContextOverflowError,
     EngineError,
@@ -45,6 +46,7 @@ from engine.turns.turns import Turns
 ModelLike: TypeAlias = str | Path | Mapping[str, Any] | None
 """A model as `Engine.load` takes it, or a dictionary of `model` and further options of `Engine.load`."""
 _log = logging.getLogger("engine.engines")
+_TOLD = 1 << 20  # less is 0 MiB in words
 _STATES = 256 << 20
 _WAKE_SECONDS = 0.25
 
@@ -274,9 +276,13 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
             raise RequestError('There are no models; pass {"name": "model.gguf", ..}.')
         machine, size = budgeted(budget, this_machine())
         states = StateStore(min(_STATES, size.host // 8)) if states is None else states
-        size = size.minus(Size(states.memory))
+        self.budget = size
+        """The memory for all models, and for what they have read."""
+        kept = Size(states.memory)
+        size = size.minus(kept)
         machine = replace(machine, available=size.host)
-        self._admission = Admission[LoadedEngine](size)
+        told = f"{self.budget} ({kept} of it for kept states)" if kept.host >= _TOLD else ""
+        self._admission = Admission[LoadedEngine](size, told)
         keep_no_large_blocks()
         self._models = {name: _Model(name, model, machine, states) for name, model in models.items()}
         self._handles = {name: EngineHandle(self, name) for name in models}
@@ -298,11 +304,6 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
 
     def __len__(self) -> int:
         return len(self._handles)
-
-    @property
-    def budget(self) -> Size:
-        """The memory for all models."""
-        return self._admission.budget
 
     @property
     def used(self) -> Size:
@@ -421,7 +422,7 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
 
     def __repr__(self) -> str:
         loaded = sum(self.state(name).loaded for name in self)
-        return f"<{type(self).__name__}: {len(self)} models, {loaded} loaded, {self.used} of {self.budget}>"
+        return f"<{type(self).__name__}: {counted(len(self), 'model')}, {loaded} loaded, {self.used} of {self.budget}>"
 
     def _model(self, name: str) -> _Model:
         if (model := self._models.get(name)) is None:

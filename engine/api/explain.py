@@ -16,7 +16,7 @@ from engine.formats.template.chat_template import ChatTemplate
 from engine.formats.template.markers import overlaps
 from engine.formats.template.prompt import prefix_of
 from engine.runtime.loop.backend import Vocab
-from engine.support.display import fenced, preformatted, section_html, table_html, visible
+from engine.support.display import counted, fenced, preformatted, section_html, table_html, visible
 from engine.turns.explain_input import ExplainInput
 from engine.types.completion import Completion
 from engine.types.constraint import Constraint, Holds
@@ -163,7 +163,7 @@ class Explanation:
         return visible("\n".join(_report(self)))
 
     def __repr__(self) -> str:
-        return f"<Explanation: {self.family}, {len(self.tokens)} tokens, {self.state.where}>"
+        return f"<Explanation: {self.family}, {counted(len(self.tokens), 'token')}, {self.state.where}>"
 
     def _repr_html_(self) -> str:
         return _html(self)
@@ -321,7 +321,7 @@ def _report(found: Explanation) -> Iterator[str]:
     for piece in found.prompt:
         yield f"  {piece.author + (' (guarded)' if piece.guarded else ''):<17} {piece.text!r}"
     if found.tokens:
-        yield from ("", f"{len(found.tokens):,} tokens (* a control token)")
+        yield from ("", f"{counted(len(found.tokens), 'token')} (* a control token)")
         yield from _lines([f"{token.id}{'*' if token.control else ''}:{token.text!r}" for token in found.tokens])
     yield from _told(found)
 

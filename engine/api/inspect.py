@@ -10,7 +10,7 @@ from engine.formats.template.chat_template import ChatTemplate
 from engine.llama.model import ModelInfo
 from engine.runtime.loop.backend import ContextInfo
 from engine.support import _data
-from engine.support.display import fenced, table_html, visible
+from engine.support.display import counted, fenced, table_html, visible
 from engine.turns.embedding import VectorFacts
 
 MarkerKind: TypeAlias = Literal["control token", "text and control tokens", "text"]
@@ -140,8 +140,8 @@ class Inspection:
 
     def _layout(self) -> str:
         if self.kv_tokens:
-            return f"one pool of {self.kv_tokens:,} tokens for {self.n_sequences} conversations at once"
-        return f"a buffer for each of {self.n_sequences} conversations at once"
+            return f"one pool of {self.kv_tokens:,} tokens for {counted(self.n_sequences, 'conversation')} at once"
+        return f"a buffer for each of {counted(self.n_sequences, 'conversation')} at once"
 
     def _marker_rows(self) -> Iterator[tuple[str, str]]:
         heading = "markers"

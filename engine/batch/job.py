@@ -32,6 +32,7 @@ from engine.batch.tabular import Frame, is_frame, pyarrow
 from engine.openai.embeddings import Embedding
 from engine.openai.streaming import no_efforts, without_effort
 from engine.runtime.stream.service import Stream
+from engine.support.display import counted
 from engine.support.errors import BatchInputError, EngineError, MissingTemplateError, QueueFullError, RequestError
 from engine.support.screens import Screen, duration_text, screen_for
 from engine.tools import ToolLike, as_tools
@@ -76,7 +77,7 @@ class Report:
     def text(self) -> str:
         """Returns the report as one line of text."""
         share = 100 * (self.done + self.failed) // self.total
-        words = [f"{self.done + self.failed} of {self.total} rows ({share} %)"]
+        words = [f"{self.done + self.failed} of {counted(self.total, 'row')} ({share} %)"]
         if self.failed:
             words.append(f"{self.failed} failed")
         if self.ran and self.seconds > 0:
@@ -91,7 +92,7 @@ class Report:
     def cost(self) -> str:
         """Returns what this call took, as one line of text."""
         cached = f" ({self.cached_tokens:,} of them cached)" if self.cached_tokens else ""
-        tokens = f"{self.prompt_tokens:,} tokens in{cached}, {self.completion_tokens:,} out"
+        tokens = f"{counted(self.prompt_tokens, 'token')} in{cached}, {self.completion_tokens:,} out"
         rate = (self.completion_tokens or self.prompt_tokens) / self.seconds if self.seconds else 0.0
         return f"{tokens}, {self.seconds:.1f} s, {rate:.0f} tokens/s"
 

@@ -24,7 +24,7 @@ class RayWorker:
 
     model: as for `Engine.load`, or a function without parameters that makes an engine. load: options of `Engine.load`;
     without `n_threads` an actor uses as many threads as Ray gave it CPUs. tools, options: for rows without their own.
-    docs/batches.md has the columns: `messages`, `sampling_params` and `tools` are read, COLUMNS are added.
+    docs/guides/batches.md has the columns: `messages`, `sampling_params` and `tools` are read, COLUMNS are added.
 
     Only these arguments are pickled: the first call in each process loads the engine. Raises RequestError for options
     that are not valid. A call raises the error that stops the engine; the next call loads a new one.

@@ -51,7 +51,7 @@ def _by_name(ways: Mapping[str, str]) -> dict[str, str]:
 
 _OTHER_COMMANDS = _by_name(
     {
-        "there is no server; in Python, engine.openai has a client in the process (docs/openai.md)": "serve server",
+        "there is no server; engine.openai has a client in the process (docs/guides/openai-client.md)": "serve server",
         "write models download": "pull download",
         "write models list": "list ls",
         "write models remove": "rm remove",

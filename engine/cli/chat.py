@@ -25,7 +25,7 @@ from engine.cli.standard import complain, loading
 from engine.cli.tool_files import watched
 from engine.cli.wording import spoken
 from engine.support import paths
-from engine.support.display import figures
+from engine.support.display import counted, figures
 from engine.support.errors import EngineError, RequestError, did_you_mean
 from engine.tools import error_text
 from engine.turns.options import TurnOptions
@@ -230,7 +230,7 @@ class Chat:
             ("system", system or "none"),
             ("options", described(self._turn) or "the defaults of the model"),
             ("tools", ", ".join(tool.name for tool in self._tools) or "none"),
-            ("messages", f"{len(self.history)}, of which {asked} question{'' if asked == 1 else 's'}"),
+            ("messages", f"{len(self.history)}, of which {counted(asked, 'question')}"),
             ("used", figures(self._usages) if self._usages else "no tokens yet"),
             ("context", f"about {used:,} of {context:,} tokens, {max(0, context - used):,} left"),
         ]
@@ -351,7 +351,7 @@ class Chat:
         speed = usage.decode_tokens_per_second
         context = usage.prompt_tokens + usage.completion_tokens
         self._screen.prose(
-            f"[{usage.completion_tokens:,} tokens{f', {speed:.0f} tokens/s' if speed else ''}"
+            f"[{counted(usage.completion_tokens, 'token')}{f', {speed:.0f} tokens/s' if speed else ''}"
             f" | context {100 * context // self._llm.n_ctx} % of {self._llm.n_ctx:,}"
             f" | prefix {100 * usage.cached_tokens // max(usage.prompt_tokens, 1)} % reused]",
             "dim",
@@ -365,7 +365,7 @@ class Chat:
     def _transfer(self, path: Path, *, saves: bool) -> None:
         if saves:
             write(path, self.history)
-            self._screen.line(f"{len(self.history)} messages saved to {path}", "dim")
+            self._screen.line(f"{counted(len(self.history), 'message')} saved to {path}", "dim")
         else:
             self._load(path)
 

@@ -114,7 +114,7 @@ def _sorted_fields(table: Table, body: Json) -> tuple[Json, tuple[str, ...]]:
 def _row(table: Table, name: str) -> Field:
     if (row := table.get(name)) is not None:
         return row
-    hint = did_you_mean(name, table, "see the table in docs/openai.md for those there are.")
+    hint = did_you_mean(name, table, "see the table in docs/guides/openai-client.md for those there are.")
     raise bad(f"There is no field {name!r}; {hint}", name, "unknown_parameter")
 
 

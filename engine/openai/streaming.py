@@ -203,7 +203,7 @@ def ignored_fields(request: Request) -> dict[str, str]:
     if not request.ignored:
         return {}
     names = ", ".join(request.ignored)
-    _warn(f"These fields of the request have no effect here: {names} (see docs/openai.md for reasons).")
+    _warn(f"These fields of the request have no effect here: {names} (see docs/guides/openai-client.md for reasons).")
     return {"x-ignored-fields": names}
 
 

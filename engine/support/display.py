@@ -3,13 +3,14 @@
 The only importer of markdown_it; imported late, as it takes a moment.
 """
 
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 from engine.support.colouring import coloured, laid_out
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from markdown_it.rules_inline import StateInline
     from markdown_it.token import Token
 
-BlockKind: TypeAlias = Literal["message", "reasoning", "content", "call", "result", "media", "notice"]
+BlockKind: TypeAlias = Literal["message", "reasoning", "content", "fields", "call", "result", "media", "notice"]
 
 SHOWN = 100_000
 """The most characters of one block; a longer text is shown by its beginning and end."""
@@ -26,6 +27,7 @@ _MARKDOWN = 30_000  # longer text is not rendered, as that takes long, above all
 _SHORT = 60
 _NAME = 24
 _UNFOLDED = 8  # lines of JSON that are shown at once
+_MOST_ROWS = 200  # of a table of an answer's items
 _SHOWN_TAIL = 1000
 
 # Control characters except tab and newline, which could move a cursor; marks that change the direction of the text
@@ -195,6 +197,11 @@ def short(text: str, limit: int = _SHORT) -> str:
     return line if len(line) <= limit and len(text) <= 4 * limit else f"{line[:limit]}…"
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns "1 message" or "2,000 messages"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def escaped(text: str) -> str:
     """Returns the text as HTML that only shows it."""
     return escape(visible(clipped(text)))
@@ -304,6 +311,8 @@ def block_html(block: Block) -> str:
     match block.kind:
         case "content":
             return markdown_html(block.text)
+        case "fields":
+            return _fields_html(block.text)
         case "notice":
             return f'<div style="{_BAD if block.failed else _QUIET}">{escaped(block.text)}</div>'
         case "media":
@@ -323,12 +332,38 @@ def block_html(block: Block) -> str:
 
 def _reasoning_html(block: Block) -> str:
     number = len(block.text.split())
-    words = f"{number:,} word{'' if number == 1 else 's'}{'…' if block.open else ''}"
+    words = f"{counted(number, 'word')}{'…' if block.open else ''}"
     summary = f'<summary style="{_QUIET}">reasoning, {words}</summary>'
     if block.open:
         tail = f"<div>{_lines(escaped(block.text[-_SHOWN_TAIL:]))}</div>"
         return f'<details open>{summary}<div style="{_TAIL}">{tail}</div></details>'
     return f'<details>{summary}<div style="{_LONG};{_QUIET}">{_lines(escaped(block.text))}</div></details>'
+
+
+def _fields_html(text: str) -> str:
+    """The members of a JSON object, or the items of a list of objects, as a table; any other value in colours."""
+    try:
+        value = json.loads(text) if len(text) <= _MARKDOWN else None
+    except (ValueError, RecursionError):
+        value = None
+    if isinstance(value, dict) and value:
+        return table_html((_shown_name(name), _member(item)) for name, item in cast("dict[str, object]", value).items())
+    rows = cast("list[dict[str, object]]", value)
+    if not (isinstance(value, list) and value and all(isinstance(row, dict) and row for row in rows)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return _value_html(text)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [[_member(row[name]) if name in row else "" for name in names] for row in rows[:_MOST_ROWS]]
+    left = len(rows) - _MOST_ROWS
+    table = table_html(cells, head=[*map(_shown_name, names)])
+    return table + (f'<div style="{_QUIET}">{counted(left, "further row")}</div>' if left > 0 else "")
+
+
+def _member(value: object) -> str:
+    return clipped(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _shown_name(name: str) -> str:
+    return short(name, _NAME)
 
 
 def _headed(block: Block) -> str:
@@ -341,11 +376,11 @@ def _headed(block: Block) -> str:
 
 def _value_html(text: str) -> str:
     """Arguments or a result: JSON in colours, folded if it has many lines; other text as it is."""
-    json = laid_out(visible_json(text)) if len(text) <= _MARKDOWN else None
-    if json is None:
+    lines_of = laid_out(visible_json(text)) if len(text) <= _MARKDOWN else None
+    if lines_of is None:
         return f'<div style="{_LONG};{_FIXED}">{_lines(escaped(text))}</div>'
-    lines = json.count("\n") + 1
-    value = f'<div style="{_LONG};{_FIXED}">{_lines(coloured(json, "json"))}</div>'
+    lines = lines_of.count("\n") + 1
+    value = f'<div style="{_LONG};{_FIXED}">{_lines(coloured(lines_of, "json"))}</div>'
     if lines == 1:
         return value
     if lines <= _UNFOLDED:
@@ -489,5 +524,5 @@ def figures(usages: Iterable[UsageLike | None]) -> str:
     seconds = sum(usage.decode_seconds for usage in known)
     drawn = sum(max(0, usage.completion_tokens - 1) for usage in known if usage.decode_seconds > 0)
     speed = f"{drawn / seconds:.0f} tokens/s" if seconds > 0 else "speed not measured"
-    turns = f"{len(known)} turn{'' if len(known) == 1 else 's'}"
-    return f"{written} tokens in {turns}, {speed}; prompt {asked} tokens, {reused} of them reused from the prefix cache"
+    spoken = f"{counted(written, 'token')} in {counted(len(known), 'turn')}, {speed}"
+    return f"{spoken}; prompt {counted(asked, 'token')}, {reused:,} of them reused from the prefix cache"

@@ -102,6 +102,19 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "write .stopped": "finish_reason stop_reason status done",
         "write .completion.reasoning": "reasoning thinking",
     },
+    "Step": {
+        "write .completion.tool_calls": "tool_calls calls actions",
+        "write .completion.content": "content text output message response thought",
+        "write .completion.reasoning": "reasoning thinking",
+        "write .completion.usage": "usage",
+        "write .results": "result outputs observations observation tool_results",
+    },
+    "ToolResult": _EVENT | {
+        "write .content": "result output text value",
+        "write .name": "tool tool_name function_name",
+        "write .error, which says whether it failed": "is_error failed success status",
+        "write .id": "tool_call_id call_id tool_use_id",
+    },
     "Conversation": {
         "write .messages": "history turns memory chat_history transcript conversation",
         'write .chat("...")': "send ask say invoke generate run prompt respond complete send_message predict",
@@ -134,7 +147,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "cancel parsed partial events",
     },
     **dict.fromkeys(
-        ("ReasoningDelta", "ContentDelta", "ToolCallStart", "ToolCallDelta", "ToolCallEnd", "ToolResult", "Finished"),
+        ("ReasoningDelta", "ContentDelta", "ToolCallStart", "ToolCallDelta", "ToolCallEnd", "Finished"),
         _EVENT,
     ),
     "type Engine": {

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol, Self, Unpack
 
 from engine.runtime.stream.stream import Stream
-from engine.support.display import page_html, short
+from engine.support.display import counted, page_html, short
 from engine.support.errors import NotCopied
 from engine.support.guided import Guided
 from engine.support.offloop import off_loop
@@ -142,7 +142,7 @@ class Conversation(Guided, NotCopied):
         messages = self._shown()
         number = len(messages)
         newest = f", the newest {short(messages[-1].content or '')!r}" if number else ""
-        return f"<Conversation: {number} {'message' if number == 1 else 'messages'}{newest}>"
+        return f"<Conversation: {counted(number, 'message')}{newest}>"
 
     def _repr_html_(self) -> str:
         return page_html(map(message_block, self._shown()))

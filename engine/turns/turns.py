@@ -28,6 +28,7 @@ from engine.turns.overflow import Fitted, PromptOptions, Prompts
 from engine.turns.raw import infill_prompt, raw_format, raw_parser, raw_prompt
 from engine.turns.reasoning_memory import ReasoningMemory, Restored
 from engine.turns.sampling_defaults import SamplingDefaults, sampling_defaults
+from engine.turns.turn_span import traced
 from engine.types.conversation import conversation_of, with_answer
 from engine.types.events import Event, fold
 from engine.types.media import Image, MediaUrls, read_media
@@ -48,11 +49,13 @@ class Turns:
         seed: int | None,
         media_urls: MediaUrls | None = None,
         sampling: SamplingDefaults | None = None,
+        model: str = "",
     ) -> None:
         self._service = service
         self._media_urls = media_urls
         self._template = template
         self._seed = seed
+        self._model = model or self.family.name
         self.sampling = sampling or sampling_defaults(family=self.family.sampling)
         """How turns sample that do not say it."""
         self.memory = ReasoningMemory()
@@ -153,7 +156,8 @@ class Turns:
             id_salt=_salt(prompt, sampling),
             builtin_tools=options.get("builtin_tools", ()),
         )
-        return self._service.submit(
+        return traced(
+            self._service.submit,
             TurnRequest(
                 prompt,
                 parser,
@@ -174,7 +178,8 @@ class Turns:
                 cache_salt=options.get("cache_salt"),
                 constraint=constraint_of(demand, parser.format, prompt.prefix, self._cut, matcher),
                 reads=self._reader(demand, conversation),
-            )
+            ),
+            self._model,
         )
 
     def _reader(self, demand: Demand, conversation: Sequence[Message]) -> Callable[[str], object] | None:
@@ -230,7 +235,8 @@ class Turns:
         with finished_by(until(options.get("deadline"))):
             response = response_of(options.get("response_format"), matcher)
             demand = Demand(response=response, max_tokens=sampling.max_tokens)
-            return self._service.submit(
+            return traced(
+                self._service.submit,
                 TurnRequest(
                     raw,
                     raw_parser,
@@ -245,7 +251,9 @@ class Turns:
                     constraint=constraint_of(demand, raw_format(), (), self._cut, matcher),
                     reads=response.read if response is not None else None,
                     tokens=tokens,
-                )
+                ),
+                self._model,
+                "text_completion",
             )
 
     def _raw_prompt(self, prompt: str | Sequence[int], options: RawOptions) -> tuple[Prompt, tuple[int, ...]]:

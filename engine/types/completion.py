@@ -1,6 +1,7 @@
 """One complete assistant turn, and what it cost."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Generic, cast
 
 from pydantic import computed_field, model_validator
@@ -141,6 +142,8 @@ class Completion(Record, Generic[Answer_co]):
 def blocks_of(completion: Completion) -> list[Block]:
     """Returns the parts of a turn for display, and a notice if it ended abnormally."""
     blocks = part_blocks(completion.parts)
+    if completion.parsed is not None:
+        blocks = [replace(each, kind="fields") if each.kind == "content" else each for each in blocks]
     if completion.finish_reason not in ("stop", "tool_calls"):
         blocks.append(Block("notice", ending(completion.finish_reason, completion.usage), failed=True))
     if completion.parse_error:

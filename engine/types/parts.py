@@ -6,7 +6,7 @@ All records are immutable pydantic models, validated once, when they are made.
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, cast
 
 from pydantic import (
     AfterValidator,
@@ -44,6 +44,15 @@ class Record(Guided, BaseModel):
     """Base of the public records: frozen; an unknown field is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *values: object, **_: object) -> Self:
+            """Refuse fields without their names."""
+            if values:
+                named = ", ".join(f"{name}=..." for name in list(cls.model_fields)[: max(2, len(values))])
+                raise RequestError(f"{cls.__name__} takes its fields by name: {cls.__name__}({named}).")
+            return super().__new__(cls)
 
 
 class Tagged(Record):

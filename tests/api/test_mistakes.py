@@ -43,6 +43,7 @@ def get_weather(city: str) -> str:
 
 
 CALLS = Completion(parts=(ToolCall(id="1", name="get_weather", arguments='{"city": "Paris"}'),))
+RESULT = engine.ToolResult(0, "call_1", "sunny")
 SPOKEN = {"role": "user", "content": "Hello! Who are you?"}
 THREE = '[{"role": "user", "content": "Hello"}, answer, {"role": "user", "content": "Who are you?"}]'
 
@@ -58,6 +59,13 @@ MISTAKES: dict[str, dict[str, str]] = {
         "answer.usage.output_tokens": "write .completion_tokens",
         "answer.usage.completion_tokens_details": "write .reasoning_tokens",
         "answer.refusal": "write .parse_error",
+        "Message('user', 'hi')": "Message(role=..., content=...)",
+        "engine.ToolName('w')": "ToolName takes its fields by name: ToolName(",
+        "SamplingParams(0.2, 0.9)": "SamplingParams takes its fields by name: SamplingParams(temperature=...",
+        "run.steps[0].tool_calls": "write .completion.tool_calls",
+        "run.steps[0].output": "write .completion.content",
+        "RESULT.output": "write .content",
+        "RESULT.tool_call_id": "write .id",
         "answer.reasoning_content": "write .reasoning",
         "call.function.name": "write .name, and .parsed()",
         "llm.completions": "llm.openai_client().chat.completions.create",
@@ -273,6 +281,7 @@ KINDS: dict[str, type] = {
     "ToolCall": ToolCall,
     "Usage": Usage,
     "Run": Run,
+    "Step": Step,
     "Conversation": Conversation,
     "Messages": Messages,
     "Agent": Agent,
@@ -377,6 +386,7 @@ OBJECTS: list[Any] = [
     Run((CALLS.message,), (Step(CALLS),), "stop"),
     Messages([CALLS.message]),
     Agent(instructions="x", tools=[get_weather]),
+    Step(CALLS),
     engine.ReasoningDelta("a"),
     engine.ContentDelta("a"),
     engine.ToolCallStart(0, "1", "w"),

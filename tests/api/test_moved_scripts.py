@@ -1,4 +1,5 @@
-"""Scripts of llama-cpp-python, ollama and llama-server, moved: they run, and docs/moving.md says how much changed.
+"""Scripts of llama-cpp-python, ollama and llama-server, moved: they run, and docs/guides/migrate.md says how
+much changed.
 
 Run as a script (`python tests/api/test_moved_scripts.py`) this file writes the present table into the page.
 """
@@ -14,7 +15,7 @@ import pytest
 
 from engine import EngineWarning
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "moving.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "migrate.md"
 SCRIPTS: list[dict[str, str]] = tomllib.loads(Path(__file__).with_name("moved.toml").read_text(encoding="utf-8"))[
     "script"
 ]
@@ -37,13 +38,13 @@ def table() -> str:
 
 def refreshed(text: str) -> str:
     block = re.compile(r"(<!-- moved scripts -->\n).*?(?=\n## |\Z)", re.DOTALL)
-    assert block.search(text), "docs/moving.md has no place for the table"
+    assert block.search(text), "docs/guides/migrate.md has no place for the table"
     return block.sub(lambda found: found[1] + "\n" + table(), text)
 
 
 def test_the_page_has_the_table() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert text == refreshed(text), "docs/moving.md is out of date: python tests/api/test_moved_scripts.py"
+    assert text == refreshed(text), "docs/guides/migrate.md is out of date: python tests/api/test_moved_scripts.py"
     assert [sum(each["of"] == of for each in SCRIPTS) for of in ("llama-cpp-python", "ollama", "llama-server")] == [
         4
     ] * 3

@@ -163,8 +163,8 @@ def test_an_actor_uses_as_many_threads_as_it_has_cpus() -> None:
 
 
 def test_the_page_runs(tmp_path: Path, repository: Path) -> None:
-    """The first block on Ray of docs/batches.md, with the built-in model and a folder of the test's."""
-    page = (repository / "docs" / "batches.md").read_text(encoding="utf-8")
+    """The first block on Ray of docs/guides/batches.md, with the built-in model and a folder of the test's."""
+    page = (repository / "docs" / "guides" / "batches.md").read_text(encoding="utf-8")
     block = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[0]
     for shown, used in (('"owner/repo:Q4_K_M"', "None"), ('"answers"', repr(str(tmp_path / "answers")))):
         assert shown in block

@@ -53,7 +53,7 @@ def test_a_partition_and_one_without_rows(example: Any, mails: Any) -> None:
 
 
 def test_the_page_shows_the_example(repository: Path) -> None:
-    page = (repository / "docs" / "batches.md").read_text(encoding="utf-8")
+    page = (repository / "docs" / "guides" / "batches.md").read_text(encoding="utf-8")
     [shown] = re.findall(r"^```py\n(@cache.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert shown in (repository / "examples" / "worker_engines.py").read_text(encoding="utf-8")
 

@@ -83,7 +83,7 @@ def test_wrong_usage(line: list[str], capsys: pytest.CaptureFixture[str]) -> Non
 def test_both_suites_on_a_model_of_this_process(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the questions, which docs/check.md and tests/check ask."""
+    """Without the questions, which docs/guides/check-a-server.md and tests/check ask."""
 
     def forgery(exchange: check.LocalExchange) -> Iterator[check.Record]:
         assert exchange.send({"messages": []}).refused

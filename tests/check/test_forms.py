@@ -258,7 +258,7 @@ def test_a_server_that_answers_nothing_is_an_error() -> None:
 
 
 def test_an_engine_of_this_process_keeps_its_form(llm: Engine) -> None:
-    """The first few: docs/check.md runs them all."""
+    """The first few: docs/guides/check-a-server.md runs them all."""
     found = list(itertools.islice(forms(LocalExchange(llm), max_tokens=256), 12))
     assert [record for record in found if record.verdict not in ("ok", "unknown")] == []
     assert sum(record.verdict == "ok" for record in found) > 9

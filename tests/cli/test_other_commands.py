@@ -243,7 +243,7 @@ def test_help_has_examples_and_the_table_of_exit_codes(
         main(["--help"])
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
-    page = (repository / "docs" / "cli.md").read_text(encoding="utf-8")
+    page = (repository / "docs" / "guides" / "command-line.md").read_text(encoding="utf-8")
     for code, meaning in EXIT_CODES.items():
         assert f" {code} {meaning} " in " ".join([*out.split(), ""])
         assert f"\n| {code} | {meaning} |\n" in page

@@ -188,7 +188,7 @@ def test_an_answer_held_to_a_schema(
 
 def test_the_page_shows_lines_of_the_examples(repository: Path) -> None:
     """Each block of a section is made of lines of a file that the section names, in order; no file is left out."""
-    page = (repository / "docs" / "frameworks.md").read_text(encoding="utf-8")
+    page = (repository / "docs" / "guides" / "frameworks.md").read_text(encoding="utf-8")
     folder, shown = repository / "examples" / "frameworks", set[str]()
     for section in page.split("\n## ")[1:]:
         names = re.findall(r"`examples/frameworks/(with_\w+\.py)`", section)

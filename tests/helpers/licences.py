@@ -1,4 +1,4 @@
-"""The table of licences in docs/supply-chain.md, as the metadata of installed packages states them.
+"""The table of licences in docs/about/supply-chain.md, as the metadata of installed packages states them.
 
 `python tests/helpers/licences.py SITE_PACKAGES PAGE` writes it anew, with `--check` it says what differs; `.ci/release`
 installs the package with every extra for users and calls it.

@@ -1,4 +1,4 @@
-"""docs/openai.md: its tables are the tables of `engine.openai.fields`, and its code runs.
+"""docs/guides/openai-client.md: its tables are the tables of `engine.openai.fields`, and its code runs.
 
 Run as a script (`python tests/openai/test_openai_docs.py`) this file writes the present tables into the page.
 """
@@ -14,7 +14,7 @@ from engine.openai.fields import CHAT_FIELDS, COMPLETIONS_FIELDS, EMBEDDINGS_FIE
 from engine.openai.request import Field
 from engine.support import _data
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "openai.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "openai-client.md"
 TABLES: dict[str, Mapping[str, Field]] = {
     "chat": CHAT_FIELDS,
     "completions": COMPLETIONS_FIELDS,
@@ -34,14 +34,16 @@ def table(fields: Mapping[str, Field]) -> str:
 def refreshed(text: str) -> str:
     for name, fields in TABLES.items():
         block = re.compile(rf"(<!-- fields: {name} -->\n).*?(?=\n## |\Z)", re.DOTALL)
-        assert block.search(text), f"docs/openai.md has no place for the table of {name}"
+        assert block.search(text), f"docs/guides/openai-client.md has no place for the table of {name}"
         text = block.sub(lambda found, fields=fields: found[1] + "\n" + table(fields), text)
     return text
 
 
 def test_the_tables_are_those_that_hold() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert text == refreshed(text), "docs/openai.md is out of date: python tests/openai/test_openai_docs.py"
+    assert text == refreshed(text), (
+        "docs/guides/openai-client.md is out of date: python tests/openai/test_openai_docs.py"
+    )
 
 
 def test_the_code_runs(

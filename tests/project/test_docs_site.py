@@ -111,6 +111,34 @@ def test_the_links_of_the_readme_and_of_the_pages_work_on_github() -> None:
             assert (path.parent / link).exists(), f"{path.name}: {link}"
 
 
+def test_every_page_that_is_named_is_there(repository: Path) -> None:
+    """In code, scripts and messages too: a page that moves takes its names along."""
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=repository, capture_output=True, text=True, check=True).stdout
+    named: dict[str, str] = {}
+    for name in filter(None, files.split("\0")):
+        path = repository / name
+        if path.suffix in (".md", ".py", ".toml", ".yml", ".yaml", ".jinja") or name.startswith(".ci/"):
+            text = path.read_text(encoding="utf-8")
+            named |= dict.fromkeys(re.findall(r"(?<![\w/.])docs/[\w./-]+\.md", text), name)
+    assert len(named) > 20
+    others = {"docs/json_schema.md"}  # llguidance's
+    assert {page: where for page, where in named.items() if page not in others and not (ROOT / page).is_file()} == {}
+
+
+def test_an_old_address_leads_to_the_page(site: Path) -> None:
+    """Those of every page that was ever moved, as the table of docs/site/hooks.py has them."""
+    leads = {
+        path: found[1]
+        for path in site.rglob("*.html")
+        if (found := re.search(r'http-equiv="refresh" content="\d; url=([^"]+)"', path.read_text(encoding="utf-8")))
+    }
+    assert len(leads) > 40
+    for path, address in leads.items():
+        target = (path.parent / address).resolve()
+        assert target.is_file(), f"{path.name}: {address}"
+        assert target not in leads
+
+
 def test_the_first_page_needs_two_commands() -> None:
     """From the first page to an own GGUF that answers: install, ask. The second is run by test_readme.py."""
     page = (DOCS / "index.md").read_text(encoding="utf-8")
@@ -137,7 +165,7 @@ def texts(tree: ast.AST) -> Iterator[str]:
 
 
 def test_every_message_that_is_explained_is_one_of_the_engines() -> None:
-    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    page = (DOCS / "start" / "troubleshooting.md").read_text(encoding="utf-8")
     quoted = re.findall(r"^> (.+)$", page, re.MULTILINE)
     printed = [
         text
@@ -152,7 +180,7 @@ def test_every_message_that_is_explained_is_one_of_the_engines() -> None:
 def test_the_reference_shows_every_method_of_an_engine(pages: dict[Path, Page], site: Path) -> None:
     from engine import Engine
 
-    page = pages[site / "reference" / "engine.html"]
+    page = pages[site / "reference" / "api" / "engine.html"]
     public = {name for name in dir(Engine) if not name.startswith("_")}
     assert {f"engine.Engine.{name}" for name in public} - page.ids == set()
 
@@ -160,15 +188,15 @@ def test_the_reference_shows_every_method_of_an_engine(pages: dict[Path, Page], 
 @pytest.mark.parametrize(
     ("words", "page"),
     [
-        ("vision", "images.html"),
-        ("json mode", "STRUCTURED.html"),
-        ("function calling", "tools.html"),
-        ("gpu layers", "glossary.html"),
-        ("thinking", "reasoning.html"),
-        ("(rag)", "embeddings.html"),
-        ("mcp", "agents.html"),
-        ("data frames", "batches.html"),
-        ("fastapi", "web-servers.html"),
+        ("vision", "guides/images-and-sound.html"),
+        ("json mode", "guides/structured-output.html"),
+        ("function calling", "guides/tools.html"),
+        ("gpu layers", "reference/glossary.html"),
+        ("thinking", "guides/reasoning.html"),
+        ("(rag)", "guides/embeddings.html"),
+        ("mcp", "guides/agents-and-mcp.html"),
+        ("data frames", "guides/batches.html"),
+        ("fastapi", "guides/web-servers.html"),
     ],
 )
 def test_the_search_finds_what_people_look_for(words: str, page: str, site: Path) -> None:

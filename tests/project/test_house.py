@@ -50,6 +50,7 @@ LATE = (
     "openai",
     "llm",
     "asyncio",
+    "opentelemetry",
 )
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}
 
@@ -69,10 +70,10 @@ def package(repository: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def doors(repository: Path) -> dict[str, set[str]]:
-    """The rooms of the table in docs/ARCHITECTURE.md, with the third-party packages that only they import."""
-    text = (repository / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    """The rooms of the table in docs/about/architecture.md, with the third-party packages that only they import."""
+    text = (repository / "docs" / "about" / "architecture.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)/` \| (.+) \|$", text, re.MULTILINE)
-    assert len(rows) > 10, "the table of rooms is gone from docs/ARCHITECTURE.md, or its form changed"
+    assert len(rows) > 10, "the table of rooms is gone from docs/about/architecture.md, or its form changed"
     found: dict[str, set[str]] = {}
     for room, about in rows:
         told = re.search(r"only importer of (`\w+`(?:, `\w+`)*)", about)
@@ -150,7 +151,7 @@ def floors(graph: dict[str, set[str]]) -> list[list[str]]:
 
 def test_every_room_has_its_row(package: Path, doors: dict[str, set[str]]) -> None:
     there = {path.name for path in package.iterdir() if (path / "__init__.py").is_file()}
-    assert there == set(doors), "docs/ARCHITECTURE.md and engine/ disagree"
+    assert there == set(doors), "docs/about/architecture.md and engine/ disagree"
     assert {path.name for path in package.glob("*.py")} == {"__init__.py", "__main__.py"}
 
 

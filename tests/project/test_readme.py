@@ -223,7 +223,7 @@ def rerun(page: Path) -> list[tuple[Block, str]]:
     return [(known[start], text) for start, text in now]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_prints_what_it_says(page: Path) -> None:
     source = page.read_text(encoding="utf-8")
     assert {block.language for block in blocks(source)} <= LANGUAGES
@@ -246,7 +246,7 @@ def test_a_page_finds_only_what_it_installs() -> None:
         assert ("No module named 'openai'" in done.stderr) == fails, done.stderr
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_commands_that_are_not_run_are_understood(page: Path) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     for block in blocks(page.read_text(encoding="utf-8")):

@@ -37,7 +37,7 @@ def test_each_package_that_a_user_may_install_is_listed(repository: Path) -> Non
     extras = project["optional-dependencies"]
     groups = [project["dependencies"], *(extras[name] for name in extras.keys() - FOR_DEVELOPERS)]
     wanted = {normal(re.split(r"[^\w.-]", each)[0]) for group in groups for each in group}
-    page = listed((repository / "docs" / "supply-chain.md").read_text(encoding="utf-8"))
+    page = listed((repository / "docs" / "about" / "supply-chain.md").read_text(encoding="utf-8"))
     assert len(wanted) > 20
     assert wanted <= page.keys()
     assert "not stated" not in {page[name] for name in wanted}

@@ -188,6 +188,8 @@ def views(text: str) -> Iterator[str]:
         [Message(role="user", content=text), turn.message, Message(role="tool", content=text, name=text)]
     )._repr_html_()
     yield Answers([turn, EngineError(text)])._repr_html_()
+    yield answered({text: text, "deep": {text: [text]}})
+    yield answered([{text: text}])
     yield Logprobs([token.model_copy(update={"top": (token,)})])._repr_html_()
 
 
@@ -429,6 +431,26 @@ def test_a_call_is_one_card_with_its_result_its_time_and_its_picture() -> None:
     assert page_text(run._blocks()).startswith("user: Rain?\n")
 
 
+def answered(value: object) -> str:
+    """The HTML of an answer whose parsed value this is."""
+    answer = Completion[Any](parts=(TextPart(text="\n" + dumps(value)),), parsed=value)
+    return answer._repr_html_()  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_structured_answer_shows_its_fields_as_a_table() -> None:
+    shown = answered({"name": "Ann <b>", "total": 10.5, "paid": True, "tags": ["a", "ä"]})
+    assert shown.count("<tr>") == 4
+    for text in (">name<", ">Ann &lt;b&gt;<", ">10.5<", ">true<", ">[&quot;a&quot;, &quot;ä&quot;]<"):
+        assert text in shown
+    rows = answered([{"city": "Rome", "n": 1}, {"city": "Oslo", "m": None}])
+    assert [rows.count(f">{text}<") for text in ("city", "n", "m", "Rome", "Oslo", "null")] == [1] * 6
+    assert "5 further rows" in answered([{"n": number} for number in range(205)])
+    others: list[object] = [{}, [], [{}], [1, {"a": 1}], 7, "word", [[1]]]
+    for other in others:
+        assert "<table" not in answered(other)
+    assert "<table" not in Completion(parts=(TextPart(text='{"a": 1}'),))._repr_html_()  # pyright: ignore[reportPrivateUsage]
+
+
 def test_a_timeline_shows_what_ran_when() -> None:
     usage = Usage(completion_tokens=7, time_to_first_token=0.5, decode_seconds=0.5)
     calls = tuple(ToolCall(name=f"tool{number}") for number in range(2))
@@ -547,7 +569,7 @@ def test_engine_stream_and_run_have_short_reprs() -> None:
         run = llm.stream_run("Hello", reasoning=False)
         assert repr(run) == "<RunStream: not over, 0 steps complete>"
         run.result()
-        assert repr(run) == "<RunStream: stop, 1 steps complete>"
+        assert repr(run) == "<RunStream: stop, 1 step complete>"
         assert asyncio.run(finished(llm)) == "<Stream: stop, content='Three.'>"
     assert repr(llm) == "<Engine a backend without a file (Qwen3), n_ctx=4096, closed>"
     assert "closed: load it again" in llm._repr_html_()

@@ -1,5 +1,5 @@
-"""The programs of docs/web-servers.md, run as they stand there: under uvicorn, gunicorn (also with --preload), Flask,
-and Celery; and the chat of docs/recipes.md."""
+"""The programs of docs/guides/web-servers.md, run as they stand there: under uvicorn, gunicorn (also with --preload),
+Flask, and Celery; and the chat of docs/guides/recipes.md."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,9 @@ QUESTION = {"messages": [{"role": "user", "content": "Hello!"}]}
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that holds the pages' programs and a model."""
-    page = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("web-servers.md", "recipes.md"))
+    page = "".join(
+        (ROOT / "docs" / "guides" / name).read_text(encoding="utf-8") for name in ("web-servers.md", "recipes.md")
+    )
     for name, text in re.findall(r"^```py title=\"(.+?)\"\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         (tmp_path / name).write_text(text, encoding="utf-8")
     (tmp_path / "model.gguf").symlink_to(_data.builtin_model())

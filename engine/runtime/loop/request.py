@@ -14,12 +14,14 @@ from engine.runtime.media.media import ChunkAt
 from engine.runtime.stream.embed_queue import Embed, Vectors
 from engine.support.errors import ContextOverflowError, RequestError
 from engine.types.constraint import Constraint
-from engine.types.events import Event
+from engine.types.events import Event, Finished
 from engine.types.prompt import Piece, Prompt
 from engine.types.sampling import Progress, SamplingParams
 
 Ended: TypeAlias = Callable[[Sequence[Event]], None]
 """Called with all events of a turn that ended by itself, neither cut off nor cancelled."""
+Over: TypeAlias = Callable[[Finished, Exception | None], None]
+"""Called with the last event of a turn, however it ended, and the error that ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ class TurnRequest:
       the turn too.
     - `claims`: what the turn held stays in the cache, or is kept as a state, until `Unpin` with the request's id.
     - `constraint`: the grammar that the answer, or the calls, must match. `reads` reads the finished answer.
-    - `ended` is called in the engine's thread with all events of a turn that was neither cut off nor cancelled.
+    - `ended` is called in the engine's thread with all events of a turn that was neither cut off nor cancelled, and
+      `over` with the last event of each turn.
     - `named`: the adapters that compute the turn, as the caller named them. `cache_salt`: whose turn it is; prefixes
       are shared among equal ones only.
 
@@ -69,6 +72,7 @@ class TurnRequest:
     sampled: str = ""
     progress: Progress | None = None
     ended: Ended | None = None
+    over: Over | None = None
     claims: bool = False
     constraint: Constraint | None = None
     reads: Callable[[str], object] | None = None
@@ -112,6 +116,7 @@ _OF_READERS: dict[str, Any] = {
     "reasoning_close": (),
     "progress": None,
     "ended": None,
+    "over": None,
     "reads": None,
     "named": None,
     "cache_salt": None,

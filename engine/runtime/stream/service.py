@@ -443,6 +443,8 @@ class _Deliveries:
             except BaseException:  # noqa: BLE001 - an error in a callback must not break the loop
                 _log.exception("The callback after a turn failed; the turn itself is complete.")
         queue.received.clear()
+        if turn.over is not None:
+            turn.over(finished, reply.error)
 
 
 def _close(home: OwnerProcess, close: Callable[[], None]) -> None:

@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from engine.runtime.loop.logprobs import TokenLogprobs, described
 from engine.runtime.loop.replies import contained
 from engine.runtime.loop.request import Reply, TurnRequest
-from engine.support.display import short
+from engine.support.display import counted, short
 from engine.support.errors import RequestError
 from engine.support.offloop import keep_awake
 from engine.types.answer_formats import Answer_co
@@ -116,7 +116,7 @@ class Stream(TwoWayStream[Completion[Answer_co]], Generic[Answer_co]):
 
     def __repr__(self) -> str:
         if not self._final:
-            return f"<Stream: not over, {len(self._events)} events read>"
+            return f"<Stream: not over, {counted(len(self._events), 'event')} read>"
         if self._error is not None:
             return f"<Stream: ended by {short(repr(self._error))}>"
         return f"<Stream: {self.completion.finish_reason}, content={short(self.completion.content)!r}>"

@@ -102,9 +102,9 @@ def test_a_secret_of_the_environment_is_in_no_message(monkeypatch: pytest.Monkey
 
 
 def test_the_page_runs_a_real_server(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`mcp-server-time` of PyPI, by the configuration and the lines of docs/agents.md, on the built-in model."""
+    """`mcp-server-time` of PyPI, by the configuration and the lines of its page, on the built-in model."""
     pytest.importorskip("mcp_server_time", reason="needs mcp-server-time")
-    page = (repository / "docs" / "agents.md").read_text(encoding="utf-8")
+    page = (repository / "docs" / "guides" / "agents-and-mcp.md").read_text(encoding="utf-8")
     config = re.search(r'^```json title="mcp.json"\n(.*?)^```$', page, re.MULTILINE | re.DOTALL)
     block = re.search(r"^```py\n([^`]*from_config.*?)^```\n```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert config

@@ -1,4 +1,4 @@
-"""docs/FAMILIES.md is models.toml in words. Run as a script, this writes it."""
+"""docs/reference/families.md is models.toml in words. Run as a script, this writes it."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from engine.formats.families import Detect, Families, Family, Gate, ReasoningSyn
 from engine.formats.families.detect import tables_of
 from engine.testing.scripted import ByteVocab, ScriptedBackend
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "FAMILIES.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "families.md"
 TITLE = """# Model families
 
 ## Models by name
@@ -394,7 +394,7 @@ def page() -> str:
 
 def test_the_page_says_what_models_toml_says() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), (
-        "docs/FAMILIES.md is old: python tests/formats/families/test_families_page.py"
+        "docs/reference/families.md is old: python tests/formats/families/test_families_page.py"
     )
 
 
@@ -468,7 +468,7 @@ def test_the_response_template_on_the_page_says_what_the_row_says(
     (tmp_path / "fable.json").write_text(blocks("json")[0], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     example = next(block for block in blocks("python") if "response_template" in block)
-    exec(compile(example, "docs/FAMILIES.md", "exec"), {})
+    exec(compile(example, "docs/reference/families.md", "exec"), {})
     assert capsys.readouterr().out in blocks("text")
     row = Families.load(fable).get("fable").format
     source = fable.with_suffix(".jinja").read_text(encoding="utf-8")
