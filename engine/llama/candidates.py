@@ -1,14 +1,12 @@
-"""Finds the few tokens that a first top-k or top-p keeps in a few passes over the array of logits, and passes only
-these to llama.cpp's samplers.
-
-llama.cpp first makes a record of every token. Filters other than top-k and top-p were not faster here.
-"""
+"""Finds the few tokens that a first top-k, top-p or min-p keeps in a few passes over the array of logits, and passes
+only these to llama.cpp's samplers, which first make a record of every token."""
 
 import ctypes
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from engine.llama.lib import brief, library
+from engine.runtime.loop.ranking import most_likely
 from engine.support.errors import DecodeError
 from engine.types.sampling import SamplerName, SamplingParams
 
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     from engine.runtime.guidance.matcher import Mask
 
 _DEPTHS = (5.0, 9.0, 13.0, 18.0)  # how far below the largest logit tokens are searched for, attempt by attempt
-_ROWS = 32  # rows of a table of the vocabulary: the best maxima of its columns bound the best tokens' logits from below
 
 
 class Kept(NamedTuple):
@@ -58,9 +55,11 @@ def no_numbers() -> DecodeError:
 
 
 def first_filter(name: SamplerName, params: SamplingParams) -> Filter:
-    """Returns the filter of this name with these parameters: top-k or top-p."""
+    """Returns the filter of this name with these parameters: top-k, min-p or top-p."""
     if name == "top_k":
         return TopK(params.top_k or 0)
+    if name == "min_p":
+        return MinP(params.min_p or 1.0)
     assert name == "top_p", f"{name} is left to llama.cpp"
     return TopP(1.0 if params.top_p is None else params.top_p)
 
@@ -104,21 +103,21 @@ class TopK:
         self._count = count
 
     def __call__(self, logits: "NDArray[np.float32]") -> Kept:
+        largest, tokens = most_likely(logits, self._count)
+        check_number(largest)
+        return Kept(tokens, True)
+
+
+class MinP:
+    """Keeps the tokens that are at least `share` times as likely as the likeliest, in the order of their ids."""
+
+    def __init__(self, share: float) -> None:
         import numpy as np
 
-        width = logits.size // _ROWS
-        if width < self._count:
-            best(logits)
-            return Kept(np.argsort(-logits, kind="stable")[: self._count], True)
-        table, rest = logits[: width * _ROWS].reshape(_ROWS, width), logits[width * _ROWS :]
-        maxima = table.max(axis=0)
-        check_number(float(np.maximum(maxima.max(), rest.max(initial=-np.inf))))
-        # `count` columns each have a token of at least this logit, so no lower one is among the best.
-        maxima.partition(width - self._count)
-        least = maxima[width - self._count]
-        # A mask may allow fewer tokens than `count`; ranking all forbidden ones would be slow.
-        tokens = (logits >= least if least > -np.inf else logits > least).nonzero()[0]
-        return Kept(tokens[(-logits[tokens]).argsort(kind="stable")[: self._count]], True)
+        self._below = np.float32(math.log(share))
+
+    def __call__(self, logits: "NDArray[np.float32]") -> Kept:
+        return Kept((logits >= logits[best(logits)] + self._below).nonzero()[0], False)
 
 
 class TopP:
@@ -156,9 +155,9 @@ class Candidates:
         self._make_room(512)
 
     def kept_if_allowed(self, logits: "NDArray[np.float32]", mask: "Mask") -> "NDArray[np.intp] | None":
-        """Returns what the filter keeps if that is also what it keeps of the allowed tokens: for a top-k, if all are
-        allowed."""
-        if not isinstance(self._first, TopK):
+        """Returns what the filter keeps if that is also what it keeps of the allowed tokens: for a top-k and a min-p,
+        if all are allowed."""
+        if isinstance(self._first, TopP):
             return None
         kept = self._first(logits).tokens
         return kept if all_allowed(mask, kept) else None

@@ -1,8 +1,8 @@
 """Draws tokens from rows of logits: plans the steps for sampling parameters, and builds chains of llama.cpp's samplers.
 
-A greedy sampler needs no chain: an argmax costs a fraction of passing the whole vocabulary to llama.cpp. The DRY
-sampler is made once for each setting and then copied, since searching all tokens of a large vocabulary for a breaker
-takes tens of milliseconds.
+Greedy draws, and those from all tokens, need no chain: passing the whole vocabulary to llama.cpp costs many times as
+much as a few passes over the array. The DRY sampler is made once for each setting and then copied, since searching all
+tokens of a large vocabulary for a breaker takes tens of milliseconds.
 """
 
 import ctypes
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args,
 from engine.llama.candidates import Candidates, allowed_tokens, best, everything, first_filter, is_dense
 from engine.llama.forbidden import Forbidden
 from engine.llama.lib import brief, library
+from engine.llama.penalties import Penalties
+from engine.llama.softmax import Softmax
 from engine.llama.vocab import LlamaVocab
 from engine.support.errors import DecodeError, EngineError, RequestError
 from engine.types.sampling import SamplerName, SamplingParams
@@ -28,41 +30,49 @@ _ORDER: tuple[SamplerName, ...] = get_args(SamplerName)
 _CHANGES_ORDER: tuple[SamplerName, ...] = ("penalties", "dry")  # the others never change the likeliest token
 _MIROSTAT: tuple[SamplerName, ...] = ("penalties", "dry", "temperature")
 _ARRAYS_PAY = 16_000
-"""The vocabulary size from which a first top-k or top-p is faster over the array of logits; measured inside decode
-loops over 32,000 and 152,000 tokens."""
+"""The vocabulary size from which a first top-k, top-p or min-p is faster over the array of logits; measured inside
+decode loops over 32,000 and 152,000 tokens."""
 _LARGEST_K = 256
 _ANY_SEED = 2**32 - 1  # which llama.cpp replaces by a random one
 
-Last: TypeAlias = Literal["argmax", "greedy", "dist", "mirostat"]
+Last: TypeAlias = Literal["argmax", "greedy", "softmax", "dist", "mirostat"]
 
 
 class Plan(NamedTuple):
-    """The steps in order: a `first` filter over the array, llama.cpp's `links`, and the sampler that draws, `last`.
+    """The steps in order: penalties over the array, if `penalises`; a `first` filter over it; llama.cpp's `links`; and
+    the sampler that draws, `last`.
 
-    "argmax" needs no chain: it has no links and no first filter.
+    "argmax" and "softmax" need no chain: they have no first filter, and the only link is the temperature.
     """
 
     first: SamplerName | None
     links: tuple[SamplerName, ...]
     last: Last
+    penalises: bool = False
 
 
 def plan(params: SamplingParams, n_vocab: int) -> Plan:
     """Returns the plan for these parameters and a vocabulary of `n_vocab` tokens."""
-    names = _names(params)
+    names: list[SamplerName] = _names(params)
     if params.temperature == 0:
         names = [name for name in names if name in _CHANGES_ORDER]
-        return Plan(None, tuple(names), "greedy" if names else "argmax")
+    penalises = names[:1] == ["penalties"]
+    names = names[1:] if penalises else names
+    if params.temperature == 0:
+        return Plan(None, tuple(names), "greedy" if names else "argmax", penalises)
     if params.mirostat:
-        return Plan(None, tuple(names), "mirostat")
-    if n_vocab >= _ARRAYS_PAY and names and _pays(names[0], params):
-        return Plan(names[0], tuple(names[1:]), "dist")
-    return Plan(None, tuple(names), "dist")
+        return Plan(None, tuple(names), "mirostat", penalises)
+    if not names or names == ["temperature"]:
+        return Plan(None, tuple(names), "softmax", penalises)
+    exact = not (penalises and names[0] == "top_p")  # where the sum reaches top_p, ours may round another way
+    if exact and n_vocab >= _ARRAYS_PAY and _pays(names[0], params):
+        return Plan(names[0], tuple(names[1:]), "dist", penalises)
+    return Plan(None, tuple(names), "dist", penalises)
 
 
 def _pays(first: SamplerName, params: SamplingParams) -> bool:
     """Whether this filter is faster over the array."""
-    return first == "top_p" or (first == "top_k" and (params.top_k or 0) <= _LARGEST_K)
+    return first in ("top_p", "min_p") or (first == "top_k" and (params.top_k or 0) <= _LARGEST_K)
 
 
 def _names(params: SamplingParams) -> list[SamplerName]:
@@ -165,8 +175,12 @@ class LlamaSampler:
         steps = plan(params, vocab.size)
         self._candidates = Candidates(first_filter(steps.first, params)) if steps.first is not None else None
         self._masked = self._candidates or Candidates(everything)
-        links = _Links(params, vocab, dry, self.seed)
-        self._chain = links.chain(steps.links, steps.last) if steps.last != "argmax" else None
+        self._penalties = Penalties(params) if steps.penalises else None
+        self._softmax = self._chain = None
+        if steps.last == "softmax":
+            self._softmax = Softmax(params.temperature or 1.0 if steps.links else 1.0, self.seed)
+        elif steps.last != "argmax":
+            self._chain = _Links(params, vocab, dry, self.seed).chain(steps.links, steps.last)
         self._free = weakref.finalize(self, _free, self._chain)
         # At interpreter exit its context closes it, once the thread that draws with it has ended; as finalizers run
         # newest first, this one would run too early.
@@ -174,9 +188,9 @@ class LlamaSampler:
         self._closed = False
         self._accept = brief("llama_sampler_accept")
         self._sample = brief("llama_sampler_sample")
-        if params.looks_back and self._chain is not None:
+        if params.looks_back:
             for token in tokens[-max(params.penalty_last_n, params.dry_last_n) :]:
-                self._accept(self._chain, token)
+                self._look(token)
 
     def accept(self, token: int) -> None:
         """Accept a token that became part of the sequence without being drawn by this sampler."""
@@ -185,7 +199,16 @@ class LlamaSampler:
         if self._chain is not None:
             self._accept(self._chain, token)
 
+    def _look(self, token: int) -> None:
+        """Take a token of the prompt."""
+        if self._penalties is not None:
+            self._penalties.accept(token)
+        if self._chain is not None:
+            self._accept(self._chain, token)
+
     def _note(self, token: int) -> None:
+        if self._penalties is not None:
+            self._penalties.accept(token)
         if self._processors:
             self._tokens.append(token)
         if self._forbidden is not None:
@@ -211,6 +234,10 @@ class LlamaSampler:
                 tokens = self._forbidden.tokens(ends=mask is None)
                 undo.append((tokens, logits[tokens]))
                 logits[tokens] = -float("inf")
+            if self._penalties is not None:
+                tokens = self._penalties.tokens()
+                undo.append((tokens, logits[tokens]))
+                self._penalties.apply(logits, tokens)
             if mask is None:
                 token = self._pick(context, row, logits)
             else:
@@ -234,6 +261,8 @@ class LlamaSampler:
             token = self._candidates.draw(self._chain, logits)
             self._accept(self._chain, token)
             return token
+        if self._softmax is not None:
+            return self._softmax.draw(logits)
         likeliest = best(logits)  # always computed, as llama.cpp does not notice NaN
         return likeliest if self._chain is None else int(self._sample(self._chain, context, row))
 
@@ -243,7 +272,8 @@ class LlamaSampler:
         """Draw an allowed token: if few are allowed, the chain gets only these; if few are forbidden, their logits are
         -inf meanwhile."""
         likeliest = best(logits)
-        if self._chain is None and mask[likeliest >> 5] >> (likeliest & 31) & 1:
+        greedy = self._chain is None and self._softmax is None
+        if greedy and mask[likeliest >> 5] >> (likeliest & 31) & 1:
             return likeliest
         if self._candidates is not None and self._chain is not None:
             kept = self._candidates.kept_if_allowed(logits, mask)
@@ -251,7 +281,7 @@ class LlamaSampler:
                 token = self._candidates.draw(self._chain, logits, kept)
                 self._accept(self._chain, token)
                 return token
-        if self._chain is not None and is_dense(mask):
+        if is_dense(mask):
             forbidden = allowed_tokens(~mask, self._size)
             undo.append((forbidden, logits[forbidden]))
             logits[forbidden] = -float("inf")
@@ -262,6 +292,8 @@ class LlamaSampler:
         allowed = allowed_tokens(mask, self._size)
         if not allowed.size or logits[allowed].max() == -float("inf"):
             raise _nothing_allowed()
+        if self._softmax is not None:
+            return int(allowed[self._softmax.draw(logits[allowed])])
         if self._chain is None:
             return int(allowed[logits[allowed].argmax()])
         token = self._masked.draw(self._chain, logits, allowed)

@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import model_files
 import numpy as np
@@ -14,6 +16,7 @@ from engine.llama.context import LlamaBackend
 from engine.llama.lib import library
 from engine.llama.model import Model
 from engine.llama.sampling import Plan, plan
+from engine.llama.softmax import Softmax
 from engine.runtime.loop.backend import Row
 from engine.runtime.loop.config import ContextOptions
 from engine.support.errors import DecodeError, EngineError, RequestError
@@ -342,7 +345,8 @@ class Plain:
             "xtc": lambda: lib.llama_sampler_init_xtc(number.get("xtc_probability", 0.0), 0.1, 1, params.seed),
             "temperature": lambda: lib.llama_sampler_init_temp(number.get("temperature", 1.0)),
         }
-        order = params.samplers or ("penalties", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature")
+        usual = ("penalties", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature")
+        order = usual if params.samplers is None else params.samplers
         self._chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
         for link in (*(make[name]() for name in order), lib.llama_sampler_init_dist(params.seed)):
             lib.llama_sampler_chain_add(self._chain, link)
@@ -372,6 +376,9 @@ FILTERS: list[dict[str, Any]] = [
     {"top_k": 40, "presence_penalty": 1.5},
     {"top_p": 0.9, "repeat_penalty": 1.3, "frequency_penalty": 0.4, "penalty_last_n": 3},
     {"min_p": 0.1, "repeat_penalty": 0.7},
+    {"samplers": (), "temperature": 0.5},
+    {"temperature": 0.4, "repeat_penalty": 1.3, "frequency_penalty": -0.4, "presence_penalty": 0.7},
+    {"samplers": ("top_k", "penalties", "temperature"), "top_k": 9, "repeat_penalty": 1.3, "presence_penalty": 0.7},
 ]
 
 
@@ -380,11 +387,61 @@ def test_what_is_drawn_is_what_llama_cpp_draws(backend: LlamaBackend, params: di
     """Against the chain as llama.cpp's own order has it, over the whole vocabulary: one random stream for a seed."""
     random = np.random.default_rng(5)
     for seed in range(25):
-        backend.logits(0)[:] = random.normal(0, 4, SIZE)
+        logits = backend.logits(0)
+        logits[:] = random.normal(0, 4, SIZE)
+        if seed % 5 == 1:  # many are impossible
+            logits[random.integers(0, SIZE, SIZE // 2)] = -np.inf
         made = SamplingParams(seed=seed, **params)
         ours, theirs = backend.sampler(made), Plain(made, backend)
         assert [backend.sample(ours, 0) for _ in range(6)] == [theirs.draw() for _ in range(6)]
         theirs.close()
+
+
+@pytest.mark.parametrize("size", [1, 2, 255, 256, 257, 5000])
+def test_draws_by_probability_of_rows_of_any_size(size: int) -> None:
+    """Never an impossible token, all alike where all are alike, and an error where no number is."""
+    random = np.random.default_rng(size)
+    sampler = Softmax(0.7, 3)
+    for possible in range(1, min(size, 40) + 1):
+        logits = np.full(size, -np.inf, np.float32)
+        places = random.choice(size, possible, replace=False)
+        logits[places] = random.normal(0, 30, possible)
+        assert {sampler.draw(logits) for _ in range(10)} <= set(places.tolist())
+    alike = Counter(sampler.draw(np.full(size, -3.0, np.float32)) * 2 // size for _ in range(400))
+    assert size == 1 or 140 < alike[0] < 260
+    for broken in (np.nan, np.inf, -np.inf):
+        with pytest.raises(DecodeError, match="not numbers"):
+            sampler.draw(np.full(size, broken, np.float32))
+
+
+@pytest.mark.parametrize(("number", "token"), [(0, 300), (2**62, 300), (2**63 + 2**62, 301), (2**64 - 1, 301)])
+def test_the_ends_of_the_random_numbers_draw_what_is_possible(number: int, token: int) -> None:
+    logits = np.full(600, -np.inf, np.float32)
+    logits[[300, 301]] = 1.0
+    sampler: Any = Softmax(1.0, 3)
+    sampler._random = SimpleNamespace(bytes=Mock(return_value=number.to_bytes(8, "little")))
+    assert sampler.draw(logits) == token
+
+
+@pytest.mark.parametrize("temperature", [0, 0.9])
+@pytest.mark.parametrize("spared", [1, 200, SIZE - 40])
+def test_a_mask_is_kept_however_much_it_allows(backend: LlamaBackend, temperature: float, spared: int) -> None:
+    """Greedy draws the likeliest of what is allowed, others only what is; and the logits are as before."""
+    random = np.random.default_rng(spared)
+    row = backend.logits(0)
+    row[:] = random.normal(0, 3, SIZE)
+    before = row.copy()
+    for _ in range(5):
+        allowed = np.zeros(SIZE, bool)
+        allowed[random.choice(SIZE, spared, replace=False)] = True
+        allowed[int(row.argmax())] = False
+        allowed[7] = True
+        mask = np.packbits(allowed, bitorder="little").view(np.int32)
+        params = SamplingParams(temperature=temperature, seed=5)
+        token = backend.sampler(params).draw(backend.handle, 0, row, mask)
+        assert allowed[token]
+        assert temperature or token == int(np.where(allowed, row, -np.inf).argmax())
+        assert (row == before).all()
 
 
 @pytest.mark.parametrize("params", FILTERS)
@@ -401,7 +458,9 @@ def test_all_tokens_may_be_equal(backend: LlamaBackend, params: dict[str, Any]) 
     assert len(set(sequence(backend, 50, seed=4, **params))) > 10
 
 
-@pytest.mark.parametrize("params", [{"temperature": 0}, {"top_k": 40}, {"top_p": 0.5}, {"min_p": 0.5}, {"mirostat": 2}])
+@pytest.mark.parametrize(
+    "params", [{"temperature": 0}, {}, {"top_k": 40}, {"top_p": 0.5}, {"min_p": 0.5}, {"mirostat": 2}]
+)
 @pytest.mark.parametrize("token", [0, 4000, SIZE - 1])
 def test_no_number_at_any_place_is_found(backend: LlamaBackend, params: dict[str, Any], token: int) -> None:
     backend.logits(0)[token] = np.nan
@@ -443,17 +502,17 @@ LARGE, TINY = 150_000, 1000
         ({"temperature": 0}, Plan(None, (), "argmax")),
         ({"temperature": 1e-40, "top_k": 5}, Plan(None, (), "argmax")),
         ({"temperature": 0, "top_k": 5, "top_p": 0.5}, Plan(None, (), "argmax")),
-        ({"temperature": 0, "presence_penalty": 1}, Plan(None, ("penalties",), "greedy")),
-        ({"temperature": 0, "presence_penalty": 1, "dry_multiplier": 1}, Plan(None, ("penalties", "dry"), "greedy")),
-        ({}, Plan(None, (), "dist")),
-        ({"temperature": 0.7, "top_k": 0, "top_p": 1.0, "min_p": 0.0}, Plan(None, ("temperature",), "dist")),
-        ({"repeat_penalty": 1.1, "top_k": 40}, Plan(None, ("penalties", "top_k"), "dist")),
-        ({"samplers": (), "temperature": 0.5}, Plan(None, (), "dist")),
+        ({"temperature": 0, "presence_penalty": 1}, Plan(None, (), "argmax", True)),
+        ({"temperature": 0, "presence_penalty": 1, "dry_multiplier": 1}, Plan(None, ("dry",), "greedy", True)),
+        ({}, Plan(None, (), "softmax")),
+        ({"temperature": 0.7, "top_k": 0, "top_p": 1.0, "min_p": 0.0}, Plan(None, ("temperature",), "softmax")),
+        ({"repeat_penalty": 1.1, "top_k": 40}, Plan("top_k", (), "dist", True)),
+        ({"samplers": (), "temperature": 0.5}, Plan(None, (), "softmax")),
         ({"top_k": 40}, Plan("top_k", (), "dist")),
         ({"top_k": 5000}, Plan(None, ("top_k",), "dist")),
         ({"top_k": 40, "top_p": 0.9, "temperature": 0.6}, Plan("top_k", ("top_p", "temperature"), "dist")),
         ({"top_p": 0.9, "temperature": 0.6}, Plan("top_p", ("temperature",), "dist")),
-        ({"min_p": 0.1, "xtc_probability": 1}, Plan(None, ("min_p", "xtc"), "dist")),
+        ({"min_p": 0.1, "xtc_probability": 1}, Plan("min_p", ("xtc",), "dist")),
         ({"typical_p": 0.9, "top_p": 0.9}, Plan(None, ("typical_p", "top_p"), "dist")),
         ({"dry_multiplier": 1, "top_k": 40}, Plan(None, ("dry", "top_k"), "dist")),
         ({"mirostat": 2, "top_k": 40, "temperature": 0.6}, Plan(None, ("temperature",), "mirostat")),

@@ -23,6 +23,29 @@ def test_log_probabilities(top: int) -> None:
     assert (logits == before).all()
 
 
+@pytest.mark.parametrize("size", [1, 31, 4096, 152_064])
+@pytest.mark.parametrize("spread", [0.0, 0.01, 3.0, 40.0])
+def test_rows_of_any_size_against_double_precision(size: int, spread: float) -> None:
+    """Ties go to the lower token; what is impossible comes last."""
+    random = np.random.default_rng(size)
+    logits = random.normal(0, spread, size).astype(np.float32).round(2)
+    logits[random.integers(0, size, size // 3)] = -np.inf
+    exact = logits.astype(np.float64)
+    exact -= exact.max() + np.log(np.exp(exact - exact.max()).sum())
+    found = token_logprobs(logits, size - 1, 20, spelt)
+    best = np.argsort(-logits, kind="stable")[:20]
+    assert [pair.token for pair in found.top] == best.tolist()
+    assert [pair.logprob for pair in found.top] == pytest.approx(exact[best].tolist(), abs=3e-6)
+
+
+def test_no_number_anywhere_makes_no_logprob() -> None:
+    for size in (5, 5000):
+        for place in (0, size - 1):
+            logits = np.zeros(size, dtype=np.float32)
+            logits[place] = np.nan
+            assert np.isnan(token_logprobs(logits, 1, 2, spelt).drawn.logprob)
+
+
 def test_masked_tokens_are_impossible() -> None:
     logits = np.full(10, -np.inf, dtype=np.float32)
     logits[[3, 4]] = 1000.0

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from engine.runtime.loop.ranking import most_likely
 from engine.types.sampling import TokenLogprob
 
 if TYPE_CHECKING:
@@ -34,16 +35,17 @@ def token_logprobs(
     """
     import numpy as np
 
-    largest = float(logits.max())
-    normaliser = largest + float(np.log(np.exp(logits - largest, dtype=np.float32).sum(dtype=np.float64)))
-    top = min(top, logits.size)
-    best = np.argpartition(logits, -top)[-top:] if top else np.empty(0, dtype=np.int64)
-    ranked = sorted(best.tolist(), key=lambda index: (-float(logits[index]), index))
+    largest, ranked = most_likely(logits, max(top, 1))
+    if ranked.size < min(top, logits.size):  # most are -inf
+        ranked = (-logits).argsort(kind="stable")
+    weights = logits - np.float32(largest)
+    # numpy adds float32 numbers in pairs of pairs: the sum of 152,000 is exact to one in a million.
+    normaliser = largest + float(np.log(np.exp(weights, out=weights).sum()))
 
     def found(index: int) -> Logprob:
         return Logprob(index, float(logits[index]) - normaliser, token_bytes(index))
 
-    return TokenLogprobs(found(token), tuple(map(found, ranked)))
+    return TokenLogprobs(found(token), tuple(map(found, ranked[:top].tolist())))
 
 
 def likeliest(logits: "NDArray[np.float32]") -> tuple[int, float]:
