@@ -18,7 +18,7 @@ from engine.llama.lib import library
 from engine.llama.model import Model
 from engine.runtime.loop.config import ContextOptions, LoopOptions, MediaOptions, ModelOptions
 from engine.runtime.loop.loop import Loop
-from engine.runtime.loop.request import TurnRequest
+from engine.runtime.loop.request import Request
 from engine.runtime.loop.runner import Runner
 from engine.support.errors import ContextOverflowError, EngineError, EngineWarning
 from engine.testing.scripted import ByteVocab, ScriptedBackend
@@ -119,7 +119,7 @@ def test_stream_events_fold_to_the_completion() -> None:
 
 def test_a_tool_that_is_not_declared() -> None:
     with scripted([CALL, CALL]) as llm:
-        assert llm.chat("Add.").tool_calls[0].error == "unknown_tool"
+        assert llm.chat("Add.").tool_calls == ()  # without tools a text stays a text
         assert llm.chat("Add.", tools=[{"name": "subtract"}]).tool_calls[0].error == "unknown_tool"
 
 
@@ -138,7 +138,7 @@ def test_tool_choice_none() -> None:
         assert not completion.content
         assert (completion.usage.dropped_calls, completion.finish_reason) == (1, "stop")
         assert "dropped_calls=1" in repr(completion)
-        assert "left out" in completion._repr_markdown_()
+        assert "left out" in completion._repr_markdown_()  # pyright: ignore[reportPrivateUsage]
         assert all(
             not isinstance(event, ToolCallStart) for event in llm.stream("Add.", tools=[add], tool_choice="none")
         )
@@ -201,7 +201,7 @@ def test_only_generate_is_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[bool] = []
     plain = Loop.submit
 
-    def spy(self: Loop, request: TurnRequest) -> None:
+    def spy(self: Loop, request: Request) -> None:
         said.append(request.offline)
         plain(self, request)
 
@@ -320,11 +320,11 @@ def test_a_reasoning_budget_closes_reasoning() -> None:
 
 def test_ids_repeat_where_the_answer_does() -> None:
     with scripted(lambda _: CALL) as llm:
-        same = {llm.chat("x", seed=1).tool_calls[0].id for _ in range(2)}
-        greedy = {llm.chat("x", temperature=0).tool_calls[0].id for _ in range(2)}
-        drawn = {llm.chat("x").tool_calls[0].id for _ in range(2)}
+        same = {llm.chat("x", [add], seed=1).tool_calls[0].id for _ in range(2)}
+        greedy = {llm.chat("x", [add], temperature=0).tool_calls[0].id for _ in range(2)}
+        drawn = {llm.chat("x", [add]).tool_calls[0].id for _ in range(2)}
         assert (len(same), len(greedy), len(drawn)) == (1, 1, 2)
-        assert llm.chat("another", seed=1).tool_calls[0].id not in same
+        assert llm.chat("another", [add], seed=1).tool_calls[0].id not in same
 
 
 def test_options_that_make_no_sense() -> None:

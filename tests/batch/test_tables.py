@@ -411,7 +411,7 @@ else:
     reply = lambda _: "Yes."
 if moment == "content":
     write = table.Table.write
-    table.Table.write = lambda self, file, *rest: (write(self, file, *rest), file.flush(), die())
+    table.Table.write = lambda self, file, *rest, **quoting: (write(self, file, *rest, **quoting), file.flush(), die())
 if moment in ("replace", "replaced"):
     replace = Path.replace
     def dying(self, target):

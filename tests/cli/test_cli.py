@@ -120,7 +120,7 @@ def test_figures() -> None:
     assert figures([first, None, second]) == (
         "42 tokens in 2 turns, 200 tokens/s; prompt 220 tokens, 110 of them reused from the prefix cache"
     )
-    assert figures([Usage(completion_tokens=1)]).startswith("1 tokens in 1 turn, speed not measured")
+    assert figures([Usage(completion_tokens=1)]).startswith("1 token in 1 turn, speed not measured")
 
 
 @pytest.fixture

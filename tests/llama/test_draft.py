@@ -40,7 +40,7 @@ def six(tmp_path_factory: pytest.TempPathFactory, builtin_model_path: Path) -> P
 
 @pytest.fixture(scope="module")
 def bare() -> Iterator[Engine]:
-    with Engine.load(n_ctx=1024, n_sequences=4) as llm:
+    with Engine.load(n_ctx=1024, n_sequences=4, kv_unified=False) as llm:
         yield llm
 
 
@@ -73,7 +73,7 @@ def test_answers_are_the_same_whoever_guesses(
 ) -> None:
     guess_always(monkeypatch)  # except in the child
     draft = "ngram" if kind == "ngram" else bare if kind == "engine" else six
-    with Engine.load(n_ctx=1024, n_sequences=4, draft=draft, isolated=kind == "child") as llm:
+    with Engine.load(n_ctx=1024, n_sequences=4, kv_unified=False, draft=draft, isolated=kind == "child") as llm:
         for name, wish in WISHES.items():
             options: dict[str, Any] = {"max_tokens": MOST, **wish}
             streams = [llm.stream(text, **options) for text in ASKED]  # together, and more than there are sequences
@@ -94,7 +94,7 @@ def test_choices_and_logits_processors_are_guessed_for(
 
     guess_always(monkeypatch)
     options: dict[str, Any] = {"logits_processors": [odd], "seed": 3, "max_tokens": 40}
-    with Engine.load(n_ctx=1024, n_sequences=4, draft=six) as llm:
+    with Engine.load(n_ctx=1024, n_sequences=4, kv_unified=False, draft=six) as llm:
         drafted = [stream.result() for stream in llm.choices(ASKED[0], 3, **options)]
         assert llm.metrics.accepted_tokens > 0
     assert [each.parts for each in drafted] == [

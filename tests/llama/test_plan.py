@@ -35,7 +35,9 @@ def having(room: int, *devices: int) -> Machine:
 
 
 def context_size(file: GgufFile, n_ctx: int, n_sequences: int = 1, **options: Any) -> int:
-    made = on_cpu(file, ContextOptions(**{"kv_unified": n_sequences > 1, **options}), n_ctx, n_sequences)
+    made = on_cpu(
+        file, ContextOptions(**dict[str, Any]({"kv_unified": n_sequences > 1, **options})), n_ctx, n_sequences
+    )
     return estimate(file, made, cells_of(made, n_ctx, n_sequences)).total
 
 

@@ -20,7 +20,7 @@ from engine.support.errors import DecodeError, EngineError, RequestError
 from engine.types.media import Audio, Image, Media
 
 BEFORE, AFTER = b"See: ", b" what is it?"
-OPTIONS = ContextOptions(n_ctx=2048, n_sequences=2, n_threads=1, n_ubatch=512)
+OPTIONS = ContextOptions(n_ctx=2048, n_sequences=2, kv_unified=False, n_threads=1, n_ubatch=512)
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -30,7 +30,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def llm(model: Path) -> Iterator[Engine]:
-    with Engine.load(model, n_ctx=512, n_sequences=4) as llm:
+    with Engine.load(model, n_ctx=512, n_sequences=4, kv_unified=False) as llm:
         yield llm
 
 

@@ -21,14 +21,15 @@ def test_a_call_is_text_without_tools(family: str) -> None:
     written = writer.written(TURN, builtin_families().get(family).format)
     own: dict[str, Any] = {"model": "any", "messages": [{"role": "user", "content": "Hi"}]}
     with ScriptedEngine([written] * 6, template=ChatTemplate(PLAIN, family=family, trust_template=True)) as llm:
-        client = OpenAI(llm)
+        create: Any = OpenAI(llm).chat.completions.create
         shown: list[str] = []
-        for more in ({}, {"tools": []}):
-            answer = llm.chat("Hi", **more)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        ways: list[dict[str, Any]] = [{}, {"tools": []}]
+        for more in ways:
+            answer = llm.chat("Hi", **more)
             assert (answer.tool_calls, answer.finish_reason) == ((), "stop")
-            choice = client.chat.completions.create(**own, **more).choices[0]
+            choice = create(**own, **more).choices[0]
             assert (choice.message.tool_calls, choice.finish_reason) == (None, "stop")
-            chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**own, **more, stream=True)]
+            chunks = [chunk.choices[0] for chunk in create(**own, **more, stream=True)]
             assert not any(chunk.delta.tool_calls for chunk in chunks)
             assert chunks[-1].finish_reason == "stop"
             shown += [answer.content, choice.message.content, "".join(chunk.delta.content or "" for chunk in chunks)]

@@ -262,7 +262,7 @@ NO_TOOLS: list[tuple[Any, str]] = [
     ({"type": "web_search"}, "is not a tool"),
     ({"function": "f"}, "is not a tool"),
     ({"name": "f", "parameter": {}}, "unknown keys ['parameter']"),
-    ({"name": "f", "return": "text"}, "must be the schema of its result"),
+    ({"name": "f", "return": "text"}, "it must be the schema of what it returns"),
     ({"name": "two words"}, "cannot be used"),
     ({"name": "f", "parameters": {"type": "string"}}, "not a schema of type object"),
     ({"name": "f", "parameters": ["a"]}, "not a schema of type object"),

@@ -97,8 +97,10 @@ class TextTurn:
         # An element that the text opens has a closing marker of its own.
         names = [text[2:-1] for text in self._call_ends if text.startswith("</")]
         elements = {f"<{name}{end}" for name in names for end in "> "} - known
-        elements = {text for text in elements if not any(opener.startswith(text) for opener in openers)}
-        self._elements = frozenset(elements)
+        starts = tuple(openers)
+        self._elements = frozenset(
+            text for text in elements if not (text.startswith(starts) or any(map(str.startswith, starts, repeat(text))))
+        )
 
     def seeded(self) -> None:
         """The prompt's part of the turn was replayed: in some families reasoning that it closed stays closed."""

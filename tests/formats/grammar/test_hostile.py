@@ -15,8 +15,9 @@ from engine.formats.grammar.json_schema import prepared
 from engine.runtime.guidance import matcher as constraint_matcher
 from engine.runtime.guidance import trial
 from engine.runtime.guidance.matcher import Compiler, grammar_of, masks, refusal
-from engine.runtime.guidance.trial import Controls, finished_by, refusals
+from engine.runtime.guidance.trial import Controls, refusals
 from engine.support.child import Child
+from engine.support.deadlines import finished_by
 from engine.support.errors import RequestError
 from engine.testing import ScriptedEngine
 from engine.testing.scripted import ByteVocab, ScriptedBackend

@@ -81,7 +81,7 @@ class TestForModel:
             template = ChatTemplate.for_model(QWEN, family="gpt-oss", chat_template=given)
             assert template.render("Hi").text == "Hi!"
             assert template.family.name == "gpt-oss"
-        with pytest.raises(TemplateError, match=r"missing\.jinja cannot be read: No such file"):
+        with pytest.raises(TemplateError, match=r"'missing\.jinja' cannot be read: No such file"):
             ChatTemplate.for_model(QWEN, chat_template="missing.jinja")
         path.write_bytes(b"\xff\xfe")
         with pytest.raises(TemplateError, match=r"mine\.jinja is not UTF-8 text"):

@@ -89,6 +89,7 @@ OTHERWISE: dict[str, set[str]] = {
     "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B": WITH_TOOLS,
     "deepseek-ai-DeepSeek-V3.1": WITH_TOOLS,
     "HuggingFaceTB-SmolLM3-3B": WITH_TOOLS,  # in a variable of its own
+    "chatml": WITH_TOOLS,
     "llama-cpp-rwkv-world": WITH_TOOLS,
     "microsoft-Phi-3.5-mini-instruct": WITH_TOOLS,
     "google-gemma-2-2b-it": WITH_TOOLS,
