@@ -116,7 +116,7 @@ def installed(source: str) -> Iterator[Requirement]:
         yield from (
             Requirement(needed) for name in extra.split(",") for needed in PROJECT["optional-dependencies"][name]
         )
-    for command in re.findall(r"pip install ([^\n`&#]+)", source):
+    for command in re.findall(r"pip install ([^\n`&#\\]+)", source):
         names = [word for word in shlex.split(command) if re.fullmatch(r"[A-Za-z][\w.-]*(\[[\w,]+\])?", word)]
         yield from (Requirement(name) for name in names if name != "llama-engine")
 
