@@ -130,7 +130,8 @@ def test_a_context_too_small_for_the_prompt(llm: Engine) -> None:
 
 
 def test_messages_that_the_template_rejects(tiny: Path) -> None:
-    picky = "{% if messages|length > 1 %}{{ raise_exception('One question at a time') }}{% endif %}{{ messages[0].content }}"
+    once = "{% if messages|length > 1 %}{{ raise_exception('One question at a time') }}{% endif %}"
+    picky = once + "{{ messages[0].content }}"
     with Engine.load(tiny, preflight=False, n_threads=1, n_ctx=256, chat_template=picky) as picky_llm:
         messages = [*QUESTION, {"role": "assistant", "content": "Hi."}, *QUESTION]
         refused(TemplateError, lambda: picky_llm.chat(messages), "One question at a time")
