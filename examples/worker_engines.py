@@ -13,7 +13,8 @@ from pydantic import BaseModel
 
 from engine import Engine, batch
 
-MODEL, LOAD = None, {"n_sequences": 8}  # a path that is the same on every machine, or a name on the Hub
+MODEL = None  # a path that is the same on every machine, or a name on the Hub
+LOAD: dict[str, Any] = {"n_sequences": 8, "kv_unified": False}  # an answer hangs on no row that is beside it
 OPTIONS: dict[str, Any] = {"temperature": 0, "max_tokens": 200, "quiet": True}
 
 
