@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from engine.formats.families import Format
+from engine.formats.families import Format, TaggedArgumentsSyntax
 from engine.formats.grammar.demand import closing
 from engine.formats.template.chat_template import ChatTemplate
 from engine.llama.model import ModelInfo
@@ -303,10 +303,11 @@ def _literals(format_: Format) -> Iterator[tuple[str, str]]:
     if tools := format_.tools:
         yield "calls open", tools.section[0]
         yield "calls close", tools.section[1]
-        yield "call opens", tools.call[0]
-        yield "call closes", tools.call[1]
-        yield "argument opens", tools.argument[0]
-        yield "argument closes", tools.argument[1]
+        yield "call opens", tools.call_marks[0]
+        yield "call closes", tools.call_marks[1]
+        if isinstance(tools, TaggedArgumentsSyntax):
+            yield "argument opens", tools.argument[0]
+            yield "argument closes", tools.argument[1]
     if channels := format_.channels:
         yield "message starts", channels.start
         yield "channel", channels.channel

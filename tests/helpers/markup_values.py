@@ -16,7 +16,7 @@ import writer
 from canonical import Call, Turn
 from parsing_cases import FAMILIES, markers, pieces
 
-from engine.formats.families import builtin_families
+from engine.formats.families import JsonSyntax, MarkedSyntax, TaggedArgumentsSyntax, TaggedJsonSyntax, builtin_families
 from engine.formats.parsing import Parser
 from engine.tools import as_tools
 from engine.types.completion import Completion
@@ -96,10 +96,10 @@ def markup(family: str) -> tuple[tuple[str, str], ...]:
     ]
     if format_.reasoning is not None:
         found.append(("reasoning and call", writer.written(Turn("", (wipe,), reasoning="So."), format_)))
-    if format_.tools is not None and format_.tools.shape in writer.SHAPES:
-        bare = format_.tools.model_copy(update={"heading": ("", "")})
+    bare = format_.tools
+    if not (bare is None or isinstance(bare, JsonSyntax | TaggedJsonSyntax)):
         found += [
-            ("call without section", writer.SHAPES[bare.shape](bare, name, json.loads(arguments), 0))
+            ("call without section", writer.in_values(bare, name, json.loads(arguments), 0))
             for name, arguments in (("wipe", "{}"), ("wipe", '{"disk": "a"}'), ("trip", '{"n": 7}'))
         ]
     found += [("marker", text) for text in markers(family)]
@@ -158,17 +158,19 @@ def closes_itself(case: Held) -> bool:
     """Whether the value is written without escapes, and holds a mark that closes it, or its call, and that nothing in
     it opens: then the output is, letter by letter, also one that means something else."""
     tools = builtin_families().get(case.family).format.tools
-    if tools is None or tools.shape not in ("tagged_args", "nested", "dictionary"):
+    if not isinstance(tools, MarkedSyntax) or isinstance(tools, TaggedJsonSyntax):
         return False
     if case.mode == "vocabulary" and any(token in tools.call[0] for token in case.control or ()):
         return False
-    if tools.shape == "tagged_args" and case.place not in ("only", "first", "last"):
+    if isinstance(tools, TaggedArgumentsSyntax) and case.place not in ("only", "first", "last"):
         return False
     value = _value(case.arguments)
-    ends = [text.strip() for text in (tools.argument[1], tools.quote) if text]
+    argument, quote = writer.stated(tools, "argument", ("", "")), writer.stated(tools, "quote", "")
+    tag = writer.stated(tools, "tag", ("", "", ""))
+    ends = [text.strip() for text in (argument[1], quote) if text]
     if case.kind == "marker":
         return any(value.strip().endswith(end) or value.count(end) > 1 for end in ends)
-    pairs = [tools.section, tools.call, tools.argument, (tools.tag[0], tools.tag[2]), (tools.quote, tools.quote)]
+    pairs = [tools.section, tools.call, argument, (tag[0], tag[2]), (quote, quote)]
     return case.kind == "several" and any(_closes(value, *map(str.strip, pair)) for pair in pairs if pair[1].strip())
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from parsing_cases import CASES, TOOLS, Case
+from writer import stated
 
 from engine.formats.families import Format, builtin_families
 from engine.formats.parsing import Parser
@@ -51,7 +52,7 @@ def _ends(format_: Format) -> tuple[list[str], list[str]]:
     """The marks that open a section or a call, and those that close one."""
     tools = format_.tools
     assert tools is not None
-    pairs = [pair for pair in (tools.section, tools.call) if pair[0].strip()]
+    pairs = [pair for pair in (tools.section, tools.call_marks) if pair[0].strip()]
     return [pair[0].strip() for pair in pairs], [pair[1].strip() for pair in pairs if pair[1].strip()]
 
 
@@ -95,7 +96,7 @@ def _quoted(case: Case, quote: str) -> tuple[tuple[str, str], ...]:
 
 def _in_reasoning(case: Case, format_: Format, cuts: int) -> Iterator[Mutant]:
     reasoning = format_.reasoning
-    if reasoning is None or format_.tools is None or format_.tools.heading[0]:
+    if reasoning is None or format_.tools is None or stated(format_.tools, "heading", ("", ""))[0]:
         return
     openers, _ = _ends(format_)
     at = case.output.find(openers[0]) if openers else -1
@@ -140,4 +141,4 @@ def _is_lost(mutant: Mutant, read: Completion) -> bool:
 def _shows(family: str, content: str) -> bool:
     tools = builtin_families().get(family).format.tools
     assert tools is not None
-    return any(text.strip() and text.strip() in content for text in (*tools.section, *tools.call))
+    return any(text.strip() and text.strip() in content for text in (*tools.section, *tools.call_marks))

@@ -8,11 +8,21 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from canonical import Call, Turn
 
-from engine.formats.families import Format, ToolSyntax
+from engine.formats.families import (
+    DictionarySyntax,
+    Format,
+    JsonSyntax,
+    NestedSyntax,
+    PythonicSyntax,
+    TaggedArgumentsSyntax,
+    TaggedJsonSyntax,
+    ToolSyntax,
+    WholeSyntax,
+)
 from engine.formats.families.schema import ChannelSyntax, ReasoningSyntax
 
 Arguments: TypeAlias = Mapping[str, Any]
@@ -33,23 +43,32 @@ def applies(turn: Turn, format_: Format) -> bool:
     return not turn.calls or format_.channels is not None or (tools is not None and _can_call(turn, tools))
 
 
+D = TypeVar("D")
+
+
+def stated(tools: ToolSyntax | None, field: str, default: D) -> D:
+    """A field of a syntax of calls; the default where its shape has no such field."""
+    return getattr(tools, field, default)
+
+
 def _can_call(turn: Turn, tools: ToolSyntax) -> bool:
     if len(turn.calls) > 1 and not tools.parallel:
         return False
-    if tools.bare and not tools.section[0] and turn.content and turn.parts[-1] != turn.content:
+    if is_bare(tools) and not tools.section[0] and turn.content and turn.parts[-1] != turn.content:
         return False  # a bare call begins the answer
     first = next(iter(turn.calls))
     match first.error:
         case "malformed":  # each of the other syntaxes is spoiled in a way of its own
             return tools.shape in ("json", "tagged_json")
         case "unknown_tool":  # markup before another name is text
-            return not (tools.names_declared or _is_bare(tools))
+            return not (stated(tools, "names_declared", default=False) or (is_bare(tools) and not tools.section[1]))
         case _:  # elements have no type
             return not (tools.shape == "nested" and "null" in first.arguments)
 
 
-def _is_bare(tools: ToolSyntax) -> bool:
-    return tools.bare and not tools.section[1]
+def is_bare(tools: ToolSyntax) -> bool:
+    """Whether calls may stand without any marks."""
+    return isinstance(tools, WholeSyntax) and tools.bare
 
 
 def prefix(turn: Turn, format_: Format) -> str:
@@ -69,10 +88,14 @@ def call_id(turn: Turn, format_: Format, number: int) -> str:
     tools = format_.tools
     if tools is None:
         return ""
-    if tools.name_is_id:
-        return f"{tools.name_prefix}{turn.calls[number].name}:{number}"
-    writes = tools.id_fields or tools.id_end or (tools.id_open and tools.id_length)
-    return f"abcdef00{number}" if writes and not (turn.cut and tools.id_last) else ""
+    writes: object = False
+    if isinstance(tools, JsonSyntax):
+        writes = (tools.id_fields or (tools.id_open and tools.id_length)) and not (turn.cut and tools.id_last)
+    elif isinstance(tools, TaggedJsonSyntax):
+        if tools.name_is_id:
+            return f"{tools.name_prefix}{turn.calls[number].name}:{number}"
+        writes = tools.id_end or (tools.id_open and tools.id_length)
+    return f"abcdef00{number}" if writes else ""
 
 
 def reasoning_of(turn: Turn, format_: Format) -> str:
@@ -113,7 +136,7 @@ def _texts(turn: Turn, format_: Format) -> Iterator[str]:
         yield "" if turn.unclosed else reasoning.close
         before = str
     for kind, parts in groupby(turn.parts, type):
-        if before and tools is not None and tools.heading[0]:
+        if before and tools is not None and stated(tools, "heading", ("", ""))[0]:
             yield format_.start if before is str else tools.between or ""
         if kind is str:
             opening, closing = format_.content
@@ -127,41 +150,44 @@ def _texts(turn: Turn, format_: Format) -> Iterator[str]:
             yield from (
                 _listed(tools, texts)
                 if tools.several == "list"
-                else _sections(tools, names, texts, bare=_is_bare(tools) and before is None)
+                else _sections(tools, names, texts, bare=is_bare(tools) and not tools.section[1] and before is None)
             )
         before = kind
 
 
 def _listed(tools: ToolSyntax, texts: Sequence[str]) -> Iterator[str]:
     """Calls as a list in one section."""
-    before, between, after = ("[\n    ", ",\n    ", "\n]") if tools.indented else ("[", ", ", "]")
+    before, between, after = (
+        ("[\n    ", ",\n    ", "\n]") if stated(tools, "indented", default=False) else ("[", ", ", "]")
+    )
     yield tools.section[0] + before + between.join(texts) + after + tools.section[1]
 
 
 def _sections(tools: ToolSyntax, names: Sequence[str], texts: Sequence[str], *, bare: bool) -> Iterator[str]:
     """Calls one after the other, with the section's markers around each or all."""
     opening, closing = tools.section
-    apart = tools.heading[0] or (tools.several or ("sections" if tools.shape == "json" else "together")) == "sections"
+    heading = stated(tools, "heading", ("", ""))
+    apart = heading[0] or (tools.several or ("sections" if tools.shape == "json" else "together")) == "sections"
     between = "" if apart else closing[: -len(closing.lstrip())]
     for number, (name, text) in enumerate(zip(names, texts, strict=True)):
         first, last = number == 0, number == len(texts) - 1
-        stated = tools.between is not None
+        spaced = tools.between is not None
         if not first:
-            yield tools.between or "" if stated else between
-        if tools.heading[0]:
-            yield tools.heading[0] + name + tools.heading[1]
+            yield tools.between or "" if spaced else between
+        if heading[0]:
+            yield heading[0] + name + heading[1]
         if (apart or first) and not bare:
-            yield opening.lstrip() if stated and not first else opening
+            yield opening.lstrip() if spaced and not first else opening
         yield text
         if apart or last:
-            yield closing.rstrip() if stated and not last else closing
+            yield closing.rstrip() if spaced and not last else closing
 
 
 def _call(tools: ToolSyntax, call: Call, number: int, turn: Turn, format_: Format) -> str:
-    if tools.shape in SHAPES:
-        return SHAPES[tools.shape](tools, call.name, json.loads(call.arguments), number)
+    if not isinstance(tools, JsonSyntax | TaggedJsonSyntax):
+        return in_values(tools, call.name, json.loads(call.arguments), number)
     id_ = call_id(turn, format_, number)
-    if tools.shape == "json":
+    if isinstance(tools, JsonSyntax):
         return _object(tools, call, id_)
     name = ("tools" if tools.server_end[0] else "") + "".join(tools.server_end) + tools.name_prefix + call.name
     if tools.name_is_id:
@@ -173,7 +199,7 @@ def _call(tools: ToolSyntax, call: Call, number: int, turn: Turn, format_: Forma
     return tools.call[0] + name + tools.name_end + call.arguments + tools.arguments_end + tools.call[1]
 
 
-def _object(tools: ToolSyntax, call: Call, id_: str) -> str:
+def _object(tools: JsonSyntax, call: Call, id_: str) -> str:
     if tools.name_is_key:
         return f'{{"{call.name}": {call.arguments}}}'
     fields = [f'"{tools.name_fields[0]}": "{call.name}"', f'"{tools.arguments_fields[0]}": {call.arguments}']
@@ -182,11 +208,11 @@ def _object(tools: ToolSyntax, call: Call, id_: str) -> str:
     return "{" + ", ".join(fields) + "}"
 
 
-def _pythonic(_: ToolSyntax, name: str, arguments: Arguments, __: int) -> str:
+def _pythonic(name: str, arguments: Arguments) -> str:
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
 
 
-def _tagged(tools: ToolSyntax, name: str, arguments: Arguments, number: int) -> str:
+def _tagged(tools: TaggedArgumentsSyntax, name: str, arguments: Arguments, number: int) -> str:
     escape: Callable[[str], str] = html.escape if tools.escaped else str
     attributes = f' index="{number + 1}"{tools.attributes_end}' if tools.attributes_end else ""
     body = ""
@@ -197,7 +223,7 @@ def _tagged(tools: ToolSyntax, name: str, arguments: Arguments, number: int) -> 
     return tools.call[0] + escape(name) + tools.name_end + attributes + body + tools.call[1]
 
 
-def _type(tools: ToolSyntax, value: object) -> str:
+def _type(tools: TaggedArgumentsSyntax, value: object) -> str:
     if not tools.type_end:
         return ""
     if tools.text_types == ("true",):
@@ -206,7 +232,7 @@ def _type(tools: ToolSyntax, value: object) -> str:
     return names.get(type(value).__name__, "null") + tools.type_end
 
 
-def _dictionary(tools: ToolSyntax, name: str, arguments: Arguments, _: int) -> str:
+def _dictionary(tools: DictionarySyntax, name: str, arguments: Arguments) -> str:
     def text(value: object) -> str:
         match value:
             case str():
@@ -223,7 +249,7 @@ def _dictionary(tools: ToolSyntax, name: str, arguments: Arguments, _: int) -> s
     return tools.call[0] + name + tools.name_end + text(arguments) + tools.call[1]
 
 
-def _nested(tools: ToolSyntax, name: str, arguments: Arguments, _: int) -> str:
+def _nested(tools: NestedSyntax, name: str, arguments: Arguments) -> str:
     opening, end, closing = tools.tag
 
     def text(value: object) -> str:
@@ -241,13 +267,21 @@ def _nested(tools: ToolSyntax, name: str, arguments: Arguments, _: int) -> str:
     return tools.call[0] + name + tools.name_end + text(arguments) + tools.call[1]
 
 
-SHAPES: Mapping[str, Callable[[ToolSyntax, str, Arguments, int], str]] = {
-    "pythonic": _pythonic,
-    "tagged_args": _tagged,
-    "dictionary": _dictionary,
-    "nested": _nested,
-}
-"""The shapes that write the values of arguments; the others hold their JSON text."""
+Valued: TypeAlias = PythonicSyntax | TaggedArgumentsSyntax | DictionarySyntax | NestedSyntax
+"""The syntaxes that write the values of arguments; the others hold their JSON text."""
+
+
+def in_values(tools: Valued, name: str, arguments: Arguments, number: int) -> str:
+    """A call without its section; `number`: how many precede it."""
+    match tools:
+        case PythonicSyntax():
+            return _pythonic(name, arguments)
+        case TaggedArgumentsSyntax():
+            return _tagged(tools, name, arguments, number)
+        case DictionarySyntax():
+            return _dictionary(tools, name, arguments)
+        case NestedSyntax():
+            return _nested(tools, name, arguments)
 
 
 def _header(channels: ChannelSyntax, channel: str) -> str:

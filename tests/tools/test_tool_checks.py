@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, field_validator
+from writer import stated
 
-from engine.formats.families import builtin_families
+from engine.formats.families import TaggedArgumentsSyntax, builtin_families
 from engine.formats.parsing import Parser
 from engine.formats.template.chat_template import ChatTemplate
 from engine.support.errors import EngineWarning, RequestError
@@ -243,9 +244,10 @@ SHAPES = {tools.shape: name for name, tools in FAMILIES.items() if tools} | {"no
 def test_no_family_s_calls_raise(family: str) -> None:
     """Depth, and numbers longer than Python reads, in every place of every shape's own syntax."""
     syntax = builtin_families().get(family).format.tools
-    opened = syntax.section[0] + syntax.call[0] if syntax else ""
-    begun = opened + ("ping" + syntax.name_end if syntax else "")
-    key = syntax.argument[0] + "a" + syntax.key_end + syntax.value_open if syntax else ""
+    opened = syntax.section[0] + syntax.call_marks[0] if syntax else ""
+    begun = opened + ("ping" + stated(syntax, "name_end", "") if syntax else "")
+    tagged = isinstance(syntax, TaggedArgumentsSyntax)
+    key = syntax.argument[0] + "a" + syntax.key_end + syntax.value_open if tagged else "a" if syntax else ""
     for inside in (
         '{"a": ' * 3000,
         "[" * 3000,

@@ -10,10 +10,17 @@ from textwrap import wrap
 from typing import Any
 
 from engine.formats.check.roundtrip import ASKED, MESSAGES, Read, expected, lost, read
-from engine.formats.families import Families, Family, builtin_families
+from engine.formats.families import (
+    Families,
+    Family,
+    Format,
+    TaggedJsonSyntax,
+    ToolSyntax,
+    WholeSyntax,
+    builtin_families,
+)
 from engine.formats.families.detect import tables_of
 from engine.formats.families.response_template import format_of, given_template
-from engine.formats.families.schema import Format, ToolSyntax, fields_of
 from engine.formats.families.table import FamilyTables
 from engine.formats.template import generic
 from engine.formats.template.chat_template import ChatTemplate
@@ -144,12 +151,7 @@ def _fields(family: Family, tables: FamilyTables) -> Iterator[Stated]:
         for name in names:
             value, here = getattr(record, name), (*place, name)
             if isinstance(value, Record):
-                all_, known = (
-                    type(value).model_fields,
-                    fields_of(value.shape) if isinstance(value, ToolSyntax) else None,
-                )
-                inner = [each for each in all_ if known is None or each in known]
-                yield from stated(value, here, inner)
+                yield from stated(value, here, list(type(value).model_fields))
             else:
                 origin = tables.origin(family.name, here)
                 yield Stated(".".join(here), value, "" if origin is None else origin[1])
@@ -162,7 +164,8 @@ def _turns(format_: Format) -> Iterator[tuple[str, Message, str]]:
     reasoning, (opening, closing) = format_.reasoning, format_.content
     syntax = format_.tools or generic.GENERIC
     for name, message in MESSAGES.items():
-        after = message.content and syntax.bare and not syntax.section[0]  # a bare call begins the answer
+        bare = isinstance(syntax, WholeSyntax) and syntax.bare
+        after = message.content and bare and not syntax.section[0]  # a bare call begins the answer
         unwritten = message.tool_calls and (generic.writable(syntax) is not syntax or after)
         if unwritten or (message.reasoning and reasoning is None):
             continue
@@ -180,7 +183,7 @@ def _turns(format_: Format) -> Iterator[tuple[str, Message, str]]:
 
 def _numbered(calls: Sequence[ToolCall], syntax: ToolSyntax) -> Sequence[ToolCall]:
     """Returns the calls with ids made from their names, if the family's syntax writes such ids."""
-    if not syntax.name_is_id:
+    if not (isinstance(syntax, TaggedJsonSyntax) and syntax.name_is_id):
         return calls
     return [
         call.model_copy(update={"id": f"{syntax.name_prefix}{call.name}:{number}"}) for number, call in enumerate(calls)

@@ -6,7 +6,10 @@ from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from engine.formats.families.schema import SYNTAXES
+
 Place = tuple[str, ...]
+_TOOLS: Place = ("format", "tools")
 
 
 class Complaint(NamedTuple):
@@ -21,20 +24,37 @@ class Complaint(NamedTuple):
 def complaints(error: ValidationError, record: type[BaseModel]) -> Iterator[Complaint]:
     """Yields each mistake in a row."""
     for found in error.errors(include_url=False):
-        place = tuple(item for item in found["loc"] if isinstance(item, str))
+        place, shape = _located(found)
         if found["type"] == "contradiction":
             for field, text in found.get("ctx", {})["found"]:
                 yield Complaint((*place, field), text, contradicts=True)
         else:
-            yield Complaint(place, _complaint(found["type"], place, found, record))
+            yield Complaint(place, _complaint(found["type"], place, found, record, shape))
 
 
-def _complaint(kind: str, place: Place, found: Any, record: type[BaseModel]) -> str:
+def _located(found: Any) -> tuple[Place, str]:
+    """Returns the place of an error in the file, and the shape of calls whose record it is in ("" if in none): pydantic
+    names the shape behind `tools`."""
+    place = tuple(item for item in found["loc"] if isinstance(item, str))
+    if found["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        return (*place, "shape"), ""
+    if place[:2] == _TOOLS and len(place) > 2:
+        return (*_TOOLS, *place[3:]), place[2]
+    return place, ""
+
+
+def _complaint(kind: str, place: Place, found: Any, record: type[BaseModel], shape: str) -> str:
     key, value = place[-1], found["input"]
     match kind:
+        case "extra_forbidden" if shape:
+            known = sorted(SYNTAXES[shape].model_fields)
+            return f"shape {shape} has no `{key}`. {_meant(key, known)}It has {', '.join(known)}"
+        case "union_tag_invalid":
+            *others, last = found["ctx"]["expected_tags"].split(", ")
+            return f"{found['ctx']['tag']!r} is not known for `shape`. Write {', '.join(others)} or {last}"
         case "extra_forbidden":
             return _unknown(key, _keys(record, place[:-1]))
-        case "missing":
+        case "missing" | "union_tag_not_found":
             return f"`{key}` is missing. Write {key} = .. there"
         case "tuple_type":
             return f"{value!r} is not a list of texts. Write {key} = {_listed(value)}"
@@ -55,9 +75,12 @@ def _listed(value: object) -> str:
 
 
 def _unknown(key: str, known: list[str]) -> str:
+    return f"there is no key `{key}`. {_meant(key, known)}The keys of this table are {', '.join(known)}"
+
+
+def _meant(key: str, known: list[str]) -> str:
     near = get_close_matches(key, known, n=1)
-    meant = f"Did you mean `{near[0]}`? " if near else ""
-    return f"there is no key `{key}`. {meant}The keys of this table are {', '.join(known)}"
+    return f"Did you mean `{near[0]}`? " if near else ""
 
 
 def _keys(record: type[BaseModel], place: Place) -> list[str]:

@@ -13,7 +13,18 @@ from typing import Any, NoReturn, TypeAlias, cast
 from pydantic import ValidationError
 
 from engine.formats.families.patterns import Part, Parts, PatternError, literal, read_pattern
-from engine.formats.families.schema import ChannelSyntax, Format, ReasoningSyntax, ToolSyntax
+from engine.formats.families.schema import (
+    ChannelSyntax,
+    DictionarySyntax,
+    Format,
+    JsonSyntax,
+    NestedSyntax,
+    PythonicSyntax,
+    ReasoningSyntax,
+    TaggedArgumentsSyntax,
+    TaggedJsonSyntax,
+    ToolSyntax,
+)
 from engine.support.errors import FamilyError, shown
 from engine.support.own_file import read_regular
 
@@ -345,7 +356,7 @@ def _tools(field: _Field, ends: Sequence[str]) -> ToolSyntax:
         field.refuse("content", f"{field.content!r} cannot be a call's content in this form")
     if call != _Call("content.name", "content.arguments"):
         field.refuse("transform", "a call in Python's notation has a name and arguments, and nothing else")
-    return ToolSyntax(shape="pythonic", **_section(field, closes))
+    return PythonicSyntax(shape="pythonic", **_section(field, closes))
 
 
 def _section(field: _Field, closes: Sequence[str]) -> dict[str, Any]:
@@ -358,14 +369,14 @@ def _section(field: _Field, closes: Sequence[str]) -> dict[str, Any]:
     return {"section": (opens[0], closes[0] if closes else ""), "section_also": opens[1:], **more}
 
 
-def _objects(field: _Field, call: _Call, closes: Sequence[str]) -> ToolSyntax:
+def _objects(field: _Field, call: _Call, closes: Sequence[str]) -> JsonSyntax:
     """Calls as JSON objects with keys for the name and the arguments."""
     if odd := sorted(key for key in ("unquoted_keys", "string_delims") if field.args.get(key)):
         field.refuse(f"content_args.{odd[0]}", "a call that names its tool inside the object is plain JSON")
     keys = [path.split(".")[1:] for path in (call.name, call.arguments, call.id) if path]
     if any(not key or len(key) > 2 or (len(key) == 2 and key[0] != "function") for key in keys):
         field.refuse("transform", "the name, the arguments and the id are keys of the object, or of its `function`")
-    return ToolSyntax(
+    return JsonSyntax(
         shape="json",
         name_fields=(keys[0][-1],),
         arguments_fields=(keys[1][-1],),
@@ -459,7 +470,7 @@ def _named(field: _Field, call: _Call, closes: Sequence[str]) -> ToolSyntax:
         more["id_open"] = _text(field, between)
     if head.id_end:
         more["id_end"] = head.id_end
-    return ToolSyntax(
+    return TaggedJsonSyntax(
         shape="tagged_json",
         section=head.section,
         call=(opening, head.call[1]),
@@ -469,14 +480,14 @@ def _named(field: _Field, call: _Call, closes: Sequence[str]) -> ToolSyntax:
     )
 
 
-def _dictionary(field: _Field, head: _Head, delims: object, more: Mapping[str, Any]) -> ToolSyntax:
+def _dictionary(field: _Field, head: _Head, delims: object, more: Mapping[str, Any]) -> DictionarySyntax:
     pairs = cast("list[object]", delims) if isinstance(delims, list) else []
     pair = cast("list[object]", pairs[0]) if len(pairs) == 1 and isinstance(pairs[0], list) else []
     if len(pair) != 2 or pair[0] != pair[1] or not isinstance(pair[0], str) or not field.args.get("unquoted_keys"):
         field.refuse("content_args.string_delims", "strings stand between one mark and its like, beside bare keys")
     if _text(field, head.after).strip():
         field.refuse("open_pattern", "text stands between the name and the object")
-    return ToolSyntax(shape="dictionary", section=head.section, call=head.call, quote=pair[0], **more)
+    return DictionarySyntax(shape="dictionary", section=head.section, call=head.call, quote=pair[0], **more)
 
 
 def _tagged(field: _Field, call: _Call, closes: Sequence[str]) -> ToolSyntax:
@@ -501,7 +512,7 @@ def _tagged(field: _Field, call: _Call, closes: Sequence[str]) -> ToolSyntax:
     marks = {"section": head.section, "call": head.call, "name_end": _text(field, name_end)}
     if again and not more_end:
         tag = (_text(field, opening), _text(field, between), _text(field, closing[: again[0]]).lstrip())
-        return ToolSyntax(shape="nested", tag=tag, **marks, **more)
+        return NestedSyntax(shape="nested", tag=tag, **marks, **more)
     if parser is None:
         more["untyped_text"] = True
     after = _text(field, _solid(closing))
@@ -510,7 +521,8 @@ def _tagged(field: _Field, call: _Call, closes: Sequence[str]) -> ToolSyntax:
     if two := re.fullmatch(r"(?P<end>.*[>\]])\s*(?P<value><.*)", _text(field, between), re.DOTALL):
         more["value_open"] = two["value"]
     key_end = two["end"] if two else _text(field, between)
-    return ToolSyntax(shape="tagged_args", argument=(_text(field, opening), after), key_end=key_end, **marks, **more)
+    argument = (_text(field, opening), after)
+    return TaggedArgumentsSyntax(shape="tagged_args", argument=argument, key_end=key_end, **marks, **more)
 
 
 def _shortest(place: str, anchors: Sequence[Parts]) -> str:

@@ -5,8 +5,8 @@ packages for that read these records. Markers are literals written with the whit
 around them: "\n</think>\n\n" is the marker `</think>` with one newline before it and two after.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self, TypeAlias, TypeVar, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar, cast
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -102,59 +102,145 @@ class ReasoningSyntax(Record):
         return _consistent(self, found)
 
 
-class ToolSyntax(Record):
-    """The syntax of tool calls: a section that holds calls, in one of the shapes.
+class CallSyntax(Record):
+    """What every syntax of tool calls states: the section that holds calls, how several stand in it, and what history
+    requires.
 
-    - `json`: the section holds a JSON object, an array of objects, or several objects.
-    - `tagged_json`: `call[0] name name_end {json} arguments_end call[1]`.
-    - `tagged_args`: `call[0] name name_end (argument[0] key key_end value argument[1])* call[1]`.
-    - `pythonic`: `name(key=value, ..)`, in a list or a line each, Python or JSON literals.
-    - `dictionary`: `call[0] name{key:value, ..} call[1]`, keys bare, strings between `quote` marks.
-    - `nested`: `call[0] name name_end`, then an element for each argument, `tag[0] key tag[1]` .. `tag[2] key tag[1]`.
-
-    Markup: `section_also` are other spellings of the section's opening marker, `call_also` those of a call's;
-    `section_tag` are the beginnings of the section's markers if models write them under varying names;
-    `section_optional`: calls are found without the section's markers too; `heading`: the marks around the tool's name
-    in a heading that must come first, else call markup is text; `bare`: a JSON object (or a pythonic list) at the start
-    of the answer is a call when it names a declared tool; `whole_objects`: a JSON object anywhere in the answer is one
-    when the whole of it names a declared tool and fits its schema; `names_declared`: the call marker counts only before
-    the name of a declared tool; `code` are the marks around raw code for a tool called `python`; `answers`: a bare
-    `{"response": ..}` holds the answer (the generic form). Names and ids: `name_prefix` is not part of the name;
-    `name_is_id`: prefix, name and counter together form the id; `id_end` ends an id written before the name, `id_open`
-    begins an id written after it; `server_end` ends the name of the tool's server, written first, and begins the
-    tool's; `attributes_end` ends what follows the name; `call_empty` ends the name of a call without arguments, and the
-    call. Arguments: `value_open` stands between key and value; `type_end` ends a type written after
-    the key, `text_types` are the types whose values are text; `untyped_text`: a value is text unless the
-    tool's schema names another type; `cdata`: values may be CDATA sections; `json_block` are
-    the marks around arguments that come as one JSON text; `escaped`: names and keys are written with HTML's escapes.
-    JSON: `name_fields`, `arguments_fields`, `id_fields` are the keys (several spellings allowed, the first is the
-    family's own); `name_is_key`: the name is the key itself; `id_last`: the id comes after the arguments;
-    `indented`: a list of calls spreads over lines; `name_end` and `id_open`: a call may also be `name name_end {json}`.
-    Several
-    calls: each in a section of its own ("sections", the default of `json`), one after the other in one section
-    ("together", the default of the others), or as a list in one; `between` is the text between two calls if it is not
-    the white space of their markers. Rendering: `arguments_as`, `id_length` and `parallel` are what the family's
-    template requires of history.
+    `section_also` are other spellings of the section's opening marker. `code` are the marks around raw code for a tool
+    called `python`. Several calls: each in a section of its own ("sections", the default of `json`), one after the
+    other in one section ("together", the default of the others), or as a list in one; `between` is the text between two
+    calls if it is not the white space of their markers. `arguments_as`, `id_length` and `parallel` are what the
+    family's template requires of history.
     """
 
-    shape: Shape
     section: tuple[str, str] = ("", "")
     section_also: tuple[str, ...] = ()
-    section_tag: tuple[str, str] = ("", "")
+    code: tuple[str, str] = ("", "")
+    several: Literal["sections", "together", "list"] | None = None
+    between: str | None = None
+    arguments_as: Literal["object", "string"] = "object"
+    id_length: int | None = None
+    parallel: bool = True
+
+    @property
+    def call_marks(self) -> tuple[str, str]:
+        """The marks around each call, where it has some."""
+        return "", ""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        return _consistent(self, list(self._lacking()))
+
+    def _lacking(self) -> Iterator[tuple[str, str]]:
+        """Yields each field without which no call is found, and why."""
+        return iter(())
+
+
+class WholeSyntax(CallSyntax):
+    """Calls that are the whole text of their section: JSON or Python calls.
+
+    `bare`: a JSON object (or a pythonic list) at the start of the answer is a call when it names a declared tool.
+    """
+
+    bare: bool = False
+
+    def _lacking(self) -> Iterator[tuple[str, str]]:
+        if not (self.section[0] or self.bare):
+            yield "section", f"shape {_shape(self)} needs section = [open, close], or bare = true"
+
+
+class JsonSyntax(WholeSyntax):
+    """The section holds a JSON object, an array of objects, or several objects.
+
+    `name_fields`, `arguments_fields`, `id_fields` are the keys (several spellings allowed, the first is the family's
+    own); `name_is_key`: the name is the key itself; `id_last`: the id comes after the arguments; `indented`: a list of
+    calls spreads over lines. `whole_objects`: a JSON object anywhere in the answer is a call when the whole of it names
+    a declared tool and fits its schema. `answers`: a bare `{"response": ..}` holds the answer (the generic form).
+    `name_end` and `id_open`: a call may also be `name name_end {json}`, with an id.
+    """
+
+    shape: Literal["json"]
+    whole_objects: bool = False
+    answers: bool = False
+    name_fields: tuple[str, ...] = ("name",)
+    arguments_fields: tuple[str, ...] = ("arguments", "parameters")
+    id_fields: tuple[str, ...] = ()
+    name_is_key: bool = False
+    id_last: bool = False
+    indented: bool = False
+    name_end: str = ""
+    id_open: str = ""
+
+
+class PythonicSyntax(WholeSyntax):
+    """`name(key=value, ..)`, in a list or a line each, Python or JSON literals."""
+
+    shape: Literal["pythonic"]
+
+
+class MarkedSyntax(CallSyntax):
+    """Calls with marks of their own around them, and the name in the markup.
+
+    `call_also` are other spellings of a call's opening marker; `section_optional`: calls are found without the
+    section's markers too; `section_tag` are the beginnings of the section's markers if models write them under varying
+    names; `heading`: the marks around the tool's name in a heading that must come first, else call markup is text;
+    `name_end` ends the name.
+    """
+
     section_optional: bool = False
+    section_tag: tuple[str, str] = ("", "")
     heading: tuple[str, str] = ("", "")
     call: tuple[str, str] = ("", "")
     call_also: tuple[str, ...] = ()
     name_end: str = ""
+
+    @property
+    def call_marks(self) -> tuple[str, str]:
+        return self.call
+
+    def _lacking(self) -> Iterator[tuple[str, str]]:
+        if not self.call[0]:
+            yield "call", f"shape {_shape(self)} needs call = [open, close]"
+        for field in _NEEDED[_shape(self)]:
+            stated: str | tuple[str, ...] = getattr(self, field)
+            if not (stated if isinstance(stated, str) else any(part.strip() for part in stated)):
+                yield field, f"shape {_shape(self)} needs {field}: without it no complete call is found"
+
+
+class TaggedJsonSyntax(MarkedSyntax):
+    """`call[0] name name_end {json} arguments_end call[1]`.
+
+    `name_prefix` is not part of the name; `name_is_id`: prefix, name and counter together form the id; `id_end` ends an
+    id written before the name, `id_open` begins an id written after it; `server_end` ends the name of the tool's
+    server, written first, and begins the tool's. `names_declared`: the call marker counts only before the name of a
+    declared tool. `whole_objects`: a JSON object anywhere in the answer is a call when the whole of it names a declared
+    tool and fits its schema.
+    """
+
+    shape: Literal["tagged_json"]
+    whole_objects: bool = False
     name_prefix: str = ""
     names_declared: bool = False
     name_is_id: bool = False
     id_end: str = ""
-    server_end: tuple[str, str] = ("", "")
     id_open: str = ""
+    server_end: tuple[str, str] = ("", "")
+    arguments_end: str = ""
+
+
+class TaggedArgumentsSyntax(MarkedSyntax):
+    """`call[0] name name_end (argument[0] key key_end value argument[1])* call[1]`.
+
+    `attributes_end` ends what follows the name; `call_empty` ends the name of a call without arguments, and the call.
+    `value_open` stands between key and value; `type_end` ends a type written after the key, `text_types` are the types
+    whose values are text; `untyped_text`: a value is text unless the tool's schema names another type; `cdata`: values
+    may be CDATA sections; `json_block` are the marks around arguments that come as one JSON text; `escaped`: names and
+    keys are written with HTML's escapes.
+    """
+
+    shape: Literal["tagged_args"]
     attributes_end: str = ""
     call_empty: str = ""
-    arguments_end: str = ""
     argument: tuple[str, str] = ("", "")
     key_end: str = ""
     value_open: str = ""
@@ -164,106 +250,49 @@ class ToolSyntax(Record):
     cdata: bool = False
     json_block: tuple[str, str] = ("", "")
     escaped: bool = False
-    tag: tuple[str, str, str] = ("", "", "")
+
+
+class DictionarySyntax(MarkedSyntax):
+    """`call[0] name{key:value, ..} call[1]`, keys bare, strings between `quote` marks."""
+
+    shape: Literal["dictionary"]
     quote: str = ""
-    code: tuple[str, str] = ("", "")
-    bare: bool = False
-    whole_objects: bool = False
-    answers: bool = False
-    name_fields: tuple[str, ...] = ("name",)
-    arguments_fields: tuple[str, ...] = ("arguments", "parameters")
-    id_fields: tuple[str, ...] = ()
-    name_is_key: bool = False
-    id_last: bool = False
-    indented: bool = False
-    several: Literal["sections", "together", "list"] | None = None
-    between: str | None = None
-    arguments_as: Literal["object", "string"] = "object"
-    id_length: int | None = None
-    parallel: bool = True
-
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        found: list[tuple[str, str]] = []
-        if self.shape in ("json", "pythonic"):
-            if not (self.section[0] or self.bare):
-                found.append(("section", f"shape {self.shape} needs section = [open, close], or bare = true"))
-        elif not self.call[0]:
-            found.append(("call", f"shape {self.shape} needs call = [open, close]"))
-        for field in _NEEDED.get(self.shape, ()):
-            stated: str | tuple[str, ...] = getattr(self, field)
-            if not (stated if isinstance(stated, str) else any(part.strip() for part in stated)):
-                found.append((field, f"shape {self.shape} needs {field}: without it no complete call is found"))
-        known = fields_of(self.shape)
-        has = f"It has {', '.join(sorted(known))}"
-        foreign = sorted(self.model_fields_set - known)
-        found += [(field, f"shape {self.shape} has no `{field}`. {has}") for field in foreign]
-        return _consistent(self, found)
 
 
-_NEEDED: Mapping[str, tuple[str, ...]] = {
+class NestedSyntax(MarkedSyntax):
+    """`call[0] name name_end`, then an element for each argument, `tag[0] key tag[1]` .. `tag[2] key tag[1]`."""
+
+    shape: Literal["nested"]
+    tag: tuple[str, str, str] = ("", "", "")
+
+
+ToolSyntax: TypeAlias = Annotated[
+    JsonSyntax | PythonicSyntax | TaggedJsonSyntax | TaggedArgumentsSyntax | DictionarySyntax | NestedSyntax,
+    Field(discriminator="shape"),
+]
+"""The syntax of tool calls: a record for each shape."""
+
+SYNTAXES: Mapping[str, type[CallSyntax]] = {
+    "json": JsonSyntax,
+    "pythonic": PythonicSyntax,
+    "tagged_json": TaggedJsonSyntax,
+    "tagged_args": TaggedArgumentsSyntax,
+    "dictionary": DictionarySyntax,
+    "nested": NestedSyntax,
+}
+"""The records by their shapes."""
+
+_NEEDED: Mapping[Shape, tuple[str, ...]] = {
     "tagged_json": ("name_end",),
     "tagged_args": ("argument", "key_end"),
     "dictionary": ("quote",),
     "nested": ("tag",),
 }
 """The fields that a shape requires. An end may be white space: the end of a line may end a name."""
-_OF_ALL = frozenset(
-    ["shape", "section", "section_also", "code", "several", "between", "arguments_as", "id_length", "parallel"]
-)
-_OF_CALL = frozenset(["section_optional", "section_tag", "heading", "call", "call_also", "name_end"])
-_OF_SHAPE: Mapping[str, frozenset[str]] = {
-    "json": frozenset(
-        [
-            "bare",
-            "whole_objects",
-            "answers",
-            "name_fields",
-            "arguments_fields",
-            "id_fields",
-            "name_is_key",
-            "name_end",
-            "id_open",
-            "id_last",
-            "indented",
-        ]
-    ),
-    "pythonic": frozenset(["bare"]),
-    "tagged_json": _OF_CALL.union(
-        [
-            "whole_objects",
-            "name_prefix",
-            "names_declared",
-            "name_is_id",
-            "id_end",
-            "id_open",
-            "server_end",
-            "arguments_end",
-        ]
-    ),
-    "tagged_args": _OF_CALL.union(
-        [
-            "attributes_end",
-            "call_empty",
-            "argument",
-            "key_end",
-            "value_open",
-            "type_end",
-            "text_types",
-            "untyped_text",
-            "cdata",
-        ],
-        ["json_block", "escaped"],
-    ),
-    "dictionary": _OF_CALL | {"quote"},
-    "nested": _OF_CALL | {"tag"},
-}
-"""The fields that apply to a shape."""
 
 
-def fields_of(shape: Shape) -> frozenset[str]:
-    """Returns the fields of a `ToolSyntax` that apply to this shape."""
-    return _OF_ALL | _OF_SHAPE[shape]
+def _shape(syntax: CallSyntax) -> Shape:
+    return cast("ToolSyntax", syntax).shape
 
 
 class ChannelSyntax(Record):
@@ -318,7 +347,7 @@ class Format(Record):
             found.append(("tools", "channels and tools exclude each other: a channel format carries its calls itself"))
         if self.continued_end and self.continued_end[0] not in self.stops:
             found.append(("continued_end", f"{self.continued_end[0]!r} is not one of the stops"))
-        markers = "\n".join(_texts(self.model_dump(exclude={"control"})))
+        markers = "\n".join(_texts(self.model_dump(exclude={"control"}))) if self.control else ""
         if unused := [text for text in self.control if text not in markers]:
             found.append(("control", f"no marker holds {quoted(unused)}"))
         return _consistent(self, found)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engine.formats.families import Format, ToolSyntax
+from engine.formats.families import Format, MarkedSyntax, ToolSyntax
 from engine.formats.grammar.lark import Cut, GrammarText
 from engine.formats.parsing import channels, shapes
 from engine.formats.parsing.grammar import (
@@ -117,6 +117,8 @@ def _spellings(syntax: ToolSyntax) -> list[ToolSyntax]:
     """The syntax with each marker by which the parser lets calls begin, and without a heading."""
     opening, closing = syntax.section
     sections = [(opening, closing), *((other, closing) for other in syntax.section_also)]
+    if not isinstance(syntax, MarkedSyntax):
+        return [syntax.model_copy(update={"section": section}) for section in sections]
     if syntax.section_optional:
         sections.append(("", ""))
     return [syntax.model_copy(update={"section": section, "heading": ("", "")}) for section in sections]
@@ -124,7 +126,7 @@ def _spellings(syntax: ToolSyntax) -> list[ToolSyntax]:
 
 def _opening_space(format_: Format, syntax: ToolSyntax) -> Node:
     """The white space that the template writes before calls, where no reasoning may precede them."""
-    return edges(syntax.section[0] or syntax.call[0])[0] if format_.reasoning is None else NOTHING
+    return edges(syntax.section[0] or syntax.call_marks[0])[0] if format_.reasoning is None else NOTHING
 
 
 def _empty_answer(format_: Format) -> Node:

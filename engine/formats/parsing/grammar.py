@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, cast
 
-from engine.formats.families import ToolSyntax
+from engine.formats.families import JsonSyntax, ToolSyntax
 from engine.formats.parsing.argument_text import TEXT, Schemas, type_name
 from engine.formats.parsing.object_schemas import kinds, resolved
 
@@ -353,8 +353,8 @@ def arranged(syntax: ToolSyntax, call: Node, most: int | None) -> Node:
     """Returns one to `most` calls (None: any number) with the markers around them, in the way the family writes
     several."""
     opening, closing = syntax.section
-    call_open, call_close = syntax.call
-    sectioned = (syntax.several or ("sections" if syntax.shape == "json" else "together")) == "sections"
+    call_open, call_close = syntax.call_marks
+    sectioned = (syntax.several or ("sections" if isinstance(syntax, JsonSyntax) else "together")) == "sections"
     between = _after(closing) or _before(opening) or _before(call_open)
     if not sectioned:
         between = _after(call_close) or _before(call_open) or _before(closing)

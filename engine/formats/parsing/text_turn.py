@@ -33,13 +33,13 @@ class TextTurn:
         tools, reasoning = format_.tools, format_.reasoning
         self._calls = SectionReader(reader, emitter, tools, spelling) if tools and demands.calls else None
         self._bare = None
-        without_markers = tools is None or tools.bare or tools.shape in ("json", "pythonic")
-        if demands.drops:
-            without_markers = tools is not None and tools.bare
+        whole = tools if tools and (tools.shape == "json" or tools.shape == "pythonic") else None
+        without_markers = whole is not None and whole.bare if demands.drops else tools is None or whole is not None
         if demands.calls and (demands.demanded or (without_markers and emitter.tools is not None)):
             self._bare = BareCalls(reader, emitter, tools, spelling, demands)
         self._whole = None
-        if demands.calls and tools and tools.whole_objects and emitter.tools and not (demands.json or demands.drops):
+        anywhere = tools and (tools.shape == "json" or tools.shape == "tagged_json") and tools.whole_objects
+        if demands.calls and anywhere and emitter.tools and not (demands.json or demands.drops):
             self._whole = WholeCalls(reader, emitter)
         self._marks = marks = _Marks(format_, spelling, demands)
         openers: Mapping[str, Mark] = self._calls.section.openers if self._calls else {}
@@ -49,7 +49,9 @@ class TextTurn:
         self._drops = reasoning is not None and reasoning.when_closed == "drop"
         self._closed = self._closed_for_good = self._fenced = self._called = False
         self._exact = demands.exact
-        self._announced = not (tools and tools.heading[0])
+        self._has_heading = self._calls is not None and self._calls.section.has_heading
+        self._announced = not self._has_heading
+        self._names_declared = tools is not None and tools.shape == "tagged_json" and tools.names_declared
         self._quoted = 0  # opening markers that were text: as many closing ones are text too
         self._is_open = compiled(*marks.opens)
         self._is_start = compiled(*marks.start)
@@ -173,7 +175,7 @@ class TextTurn:
     def _skip(self, text: str, mark: Mark, kind: str = "marker") -> str:
         """Consume a marker, which also ends the effect of a heading. Returns the white space that the template writes
         after it."""
-        self._announced = not (self._calls and self._calls.section.syntax.heading[0])
+        self._announced = not self._has_heading
         self._reader.take(len(text), kind)
         return mark.after
 
@@ -270,7 +272,7 @@ class TextTurn:
             return span.blank or not self._is_idle(hit)
         if not self._announced:
             return False
-        if self._calls.section.syntax.names_declared:
+        if self._names_declared:
             return (yield from self._calls.names_a_tool(hit))
         return (yield from self._calls.section.begins(hit))
 
@@ -533,7 +535,7 @@ class _Marks:
         self.tokens = frozenset(marks(*filter(_is_token, opens if later else ())))
         # Without tool calls (tool_choice "none"), calls are content, including their markers.
         self.control = frozenset(spelling.characters.values() if demands.calls else ())
-        over = [format_.content[1], *(tools.section[1:] + tools.call[1:] if tools and demands.calls else ())]
+        over = [format_.content[1], *(tools.section[1:] + tools.call_marks[1:] if tools and demands.calls else ())]
         hard = filter(spelling.is_hard, (*closes, *over))
         self.strays = frozenset([*marks(*filter(_is_token, closes if later else ()), *hard), *self.control])
 

@@ -9,7 +9,7 @@ from engine.formats.parsing.emitter import Emitter
 from engine.formats.parsing.json_reader import JsonReader, Outcome
 from engine.formats.parsing.reader import WINDOW, Gen, Reader, Spelling, compiled
 from engine.formats.parsing.shapes import JsonShape, PythonicShape, Section
-from engine.formats.parsing.shapes.json_calls import WRAPPERS
+from engine.formats.parsing.shapes.json_calls import PLAIN, WRAPPERS
 from engine.types.parts import CallError
 from engine.types.tools import Tool, ToolChoice, ToolName
 
@@ -48,7 +48,6 @@ _CLOSE = compiled("}")
 _NOTHING = compiled()
 _ANSWER = re.compile(r'\{\s*"response"\s*:\s*(?=\S)')
 _ANSWER_START = '{"response":'
-_JSON = ToolSyntax(shape="json", bare=True)
 
 
 class BareCalls:
@@ -61,13 +60,13 @@ class BareCalls:
         self, reader: Reader, emitter: Emitter, syntax: ToolSyntax | None, spelling: Spelling, demands: Demands
     ) -> None:
         choice = demands.choice
-        json = syntax if syntax is not None and syntax.shape == "json" else _JSON
+        json = syntax if syntax is not None and syntax.shape == "json" else PLAIN
         self._syntax = json.model_copy(update={"section": ("", ""), "code": ("", ""), "bare": True})
         unmarked = Section(reader, emitter, self._syntax, spelling)
         self._reader = reader
         self._emitter = emitter
         self._tools: Mapping[str, Tool] = emitter.tools or {}
-        self._objects = JsonShape(unmarked)
+        self._objects = JsonShape(unmarked, self._syntax)
         self._json = JsonReader(reader)
         self._list = PythonicShape(unmarked) if syntax is not None and syntax.shape == "pythonic" else None
         self._demanded = choice not in ("auto", "none")
@@ -75,7 +74,8 @@ class BareCalls:
         # demanded.
         self._in_lists = syntax is not None and syntax.shape == "json" and (syntax.bare or syntax.several == "list")
         self._named = choice.name if isinstance(choice, ToolName) else None
-        self._answers = (syntax is None or syntax.answers) and not (demands.json or demands.drops or self._named)
+        answers = syntax is None or (syntax.shape == "json" and syntax.answers)
+        self._answers = answers and not (demands.json or demands.drops or self._named)
 
     def read(self) -> Gen[None]:
         """Read the calls at the front of the buffer."""

@@ -7,12 +7,21 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from engine.formats.families import Format, ToolSyntax
+from engine.formats.families import (
+    DictionarySyntax,
+    Format,
+    JsonSyntax,
+    NestedSyntax,
+    PythonicSyntax,
+    TaggedArgumentsSyntax,
+    TaggedJsonSyntax,
+    ToolSyntax,
+)
 from engine.tools import json_value
 from engine.types.messages import Message
 from engine.types.parts import ToolCall
 
-GENERIC = ToolSyntax(shape="json", section=("\n<tool_call>\n", "\n</tool_call>"), bare=True, answers=True)
+GENERIC = JsonSyntax(shape="json", section=("\n<tool_call>\n", "\n</tool_call>"), bare=True, answers=True)
 """The syntax that models without one of their own are asked to write: one JSON object between tags, which most have
 seen."""
 
@@ -28,42 +37,45 @@ def with_generic_tools(format_: Format) -> Format:
     return format_.model_copy(update={"tools": GENERIC})
 
 
-def writable(syntax: ToolSyntax) -> ToolSyntax:
+def writable(syntax: ToolSyntax) -> JsonSyntax | PythonicSyntax | TaggedJsonSyntax | TaggedArgumentsSyntax:
     """Returns the syntax, or the generic one if this module cannot write it: all templates of such families write calls
     themselves."""
-    typed = syntax.type_end or syntax.attributes_end
-    return GENERIC if syntax.shape in ("dictionary", "nested") or typed else syntax
+    if isinstance(syntax, DictionarySyntax | NestedSyntax):
+        return GENERIC
+    typed = isinstance(syntax, TaggedArgumentsSyntax) and (syntax.type_end or syntax.attributes_end)
+    return GENERIC if typed else syntax
 
 
 def reads_values(syntax: ToolSyntax) -> bool:
     """Whether writing calls in this syntax needs the values of their arguments rather than their JSON text."""
-    return writable(syntax).shape in ("pythonic", "tagged_args")
+    return isinstance(writable(syntax), PythonicSyntax | TaggedArgumentsSyntax)
 
 
 def written(calls: Sequence[ToolCall], syntax: ToolSyntax) -> str:
     """Returns the calls as a model writes them in this syntax."""
-    syntax = writable(syntax)
-    if syntax.shape == "pythonic":
-        return _section(syntax, "[" + ", ".join(map(_pythonic, calls)) + "]")
-    if syntax.shape == "tagged_json":
-        return _section(syntax, "".join(_tagged(call, syntax, call.arguments) for call in calls))
-    if syntax.shape == "tagged_args":
-        sections = [_section(syntax, _tagged(call, syntax, _arguments(call, syntax))) for call in calls]
-        if not syntax.heading[0]:
-            return "".join(sections)
-        headings = [syntax.heading[0] + call.name + syntax.heading[1] for call in calls]
-        return (syntax.between or "").join(map("".join, zip(headings, sections, strict=True)))
-    objects = [_object(call, syntax) for call in calls]
-    if not syntax.section[1]:
-        return syntax.section[0] + (objects[0] if syntax.bare else f"[{', '.join(objects)}]")
-    return "".join(_section(syntax, one) for one in objects)
+    match writable(syntax):
+        case PythonicSyntax() as own:
+            return _section(own, "[" + ", ".join(map(_pythonic, calls)) + "]")
+        case TaggedJsonSyntax() as own:
+            return _section(own, "".join(_tagged(call, own) for call in calls))
+        case TaggedArgumentsSyntax() as own:
+            sections = [_section(own, _elements(call, own)) for call in calls]
+            if not own.heading[0]:
+                return "".join(sections)
+            headings = [own.heading[0] + call.name + own.heading[1] for call in calls]
+            return (own.between or "").join(map("".join, zip(headings, sections, strict=True)))
+        case JsonSyntax() as own:
+            objects = [_object(call, own) for call in calls]
+            if not own.section[1]:
+                return own.section[0] + (objects[0] if own.bare else f"[{', '.join(objects)}]")
+            return "".join(_section(own, one) for one in objects)
 
 
 def _section(syntax: ToolSyntax, body: str) -> str:
     return syntax.section[0] + body + syntax.section[1]
 
 
-def _object(call: ToolCall, syntax: ToolSyntax) -> str:
+def _object(call: ToolCall, syntax: JsonSyntax) -> str:
     if syntax.name_is_key:
         return "{" + f"{_json(call.name)}: {call.arguments}" + "}"
     fields = [
@@ -76,7 +88,7 @@ def _object(call: ToolCall, syntax: ToolSyntax) -> str:
     return "{" + ", ".join(fields) + "}"
 
 
-def _tagged(call: ToolCall, syntax: ToolSyntax, arguments: str) -> str:
+def _tagged(call: ToolCall, syntax: TaggedJsonSyntax) -> str:
     name = syntax.name_prefix + call.name
     if syntax.server_end[0]:
         name = _SERVER + "".join(syntax.server_end) + name
@@ -86,14 +98,15 @@ def _tagged(call: ToolCall, syntax: ToolSyntax, arguments: str) -> str:
         name = call.id
     elif syntax.id_open:
         name += syntax.id_open + call.id
-    return syntax.call[0] + name + syntax.name_end + arguments + syntax.arguments_end + syntax.call[1]
+    return syntax.call[0] + name + syntax.name_end + call.arguments + syntax.arguments_end + syntax.call[1]
 
 
-def _arguments(call: ToolCall, syntax: ToolSyntax) -> str:
-    return "".join(
+def _elements(call: ToolCall, syntax: TaggedArgumentsSyntax) -> str:
+    arguments = "".join(
         syntax.argument[0] + key + syntax.key_end + syntax.value_open + _text(value) + syntax.argument[1]
         for key, value in _values(call).items()
     )
+    return syntax.call[0] + call.name + syntax.name_end + arguments + syntax.call[1]
 
 
 def _pythonic(call: ToolCall) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, TypeAlias
 
-from engine.formats.families import ChannelSyntax, Format
+from engine.formats.families import ChannelSyntax, Format, TaggedJsonSyntax
 from engine.formats.template import generic
 from engine.formats.template.capabilities import REASONING_FIELDS, Capabilities
 from engine.formats.template.env import Template
@@ -331,7 +331,7 @@ def with_ids(messages: Sequence[Message], format_: Format, can: Capabilities) ->
     calls = [call for message in messages for call in message.tool_calls]
     if not can.calls:
         return list(messages)
-    if syntax is not None and syntax.name_is_id:
+    if isinstance(syntax, TaggedJsonSyntax) and syntax.name_is_id:
         ids = {call.id: _named(call, number, syntax.name_prefix) for number, call in enumerate(calls)}
     else:
         ids = {call.id: call.id if length is None else _fixed(call.id, length) for call in calls}

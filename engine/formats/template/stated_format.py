@@ -13,6 +13,7 @@ from engine.formats.families import (
     Detection,
     Family,
     Format,
+    MarkedSyntax,
     ReasoningSyntax,
     ResponseTemplate,
     ToolSyntax,
@@ -117,7 +118,7 @@ def _completed(format_: Format, base: Format) -> Format:
         update["channels"] = _channels(format_.channels, base.channels)
     if format_.tools and base.tools:
         update["tools"] = tools = _tools(format_.tools, base.tools)
-        update["header"] = base.header if tools.heading[0] else ("", "")
+        update["header"] = base.header if isinstance(tools, MarkedSyntax) and tools.heading[0] else ("", "")
     whole = format_.model_copy(update=update)
     spelt = whole.model_dump_json()
     control = tuple(token for token in base.control if json.dumps(token, ensure_ascii=False)[1:-1] in spelt)
@@ -149,7 +150,7 @@ def _channels(stated: ChannelSyntax, base: ChannelSyntax) -> ChannelSyntax:
 
 def _tools(stated: ToolSyntax, base: ToolSyntax) -> ToolSyntax:
     """The base's syntax if it agrees with all that is stated, else the stated one with what history requires."""
-    fields = stated.model_fields_set - {"shape"}
+    fields = stated.model_fields_set
     if stated.shape == base.shape and all(_agree(getattr(stated, name), getattr(base, name)) for name in fields):
         return base
     kept = ("arguments_as", "id_length", "parallel")

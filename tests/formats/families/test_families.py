@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from engine.formats.families import Detect, Families, Family, ToolSyntax, builtin_families, for_vocabulary
+from engine.formats.families import Detect, Families, Family, JsonSyntax, builtin_families, for_vocabulary
 from engine.formats.parsing import Parser
 from engine.formats.template.chat_template import ChatTemplate
 from engine.support.errors import FamilyError
@@ -257,15 +257,15 @@ def test_families_made_in_python() -> None:
         title="Mine",
         verified="by hand",
         detect=Detect(template=("<|mine|>",)),
-        format=shipped.format.model_copy(update={"tools": ToolSyntax(shape="json", section=("<call>", "</call>"))}),
+        format=shipped.format.model_copy(update={"tools": JsonSyntax(shape="json", section=("<call>", "</call>"))}),
     )
     both = builtin_families().extended(Families([mine]))
     assert both.detect("{{ '<|mine|>' }}").family is mine
     parser = Parser(mine)
     completion = fold([*parser.feed('<call>{"name": "f", "arguments": {}}</call>'), *parser.close()])
     assert [call.name for call in completion.tool_calls] == ["f"]
-    with pytest.raises(ValidationError, match="shape json has no `quote`"):
-        ToolSyntax(shape="json", bare=True, quote="<q>")
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        JsonSyntax.model_validate({"shape": "json", "bare": True, "quote": "<q>"})
 
 
 def test_circles_unknown_names_and_what_is_no_toml(tmp_path: Path) -> None:
@@ -332,13 +332,14 @@ format.tools = { shape = "tagged_args", call = ["<a>", "</a>"], quote = "x", arg
         (2, "no key `titel`. Did you mean `title`?"),
         (5, "'[[reason]]' is not a list of texts. Write template = [\"[[reason]]\"]"),
         (7, "`open` is empty"),
-        (8, "no key `nameend`. Did you mean `name_end`?"),
+        (8, "shape tagged_json has no `nameend`. Did you mean `name_end`?"),
         (10, "'plane' is unknown or circular"),
         (12, "'no' is not a table"),
         (17, "respell is a list of pairs"),
         (18, "`stops` is missing"),
         (18, "'al' is not known for `history`"),
         (19, "has 3 texts"),
+        (19, "shape tagged_args has no `quote`"),
         (20, "there is no table `families`"),
     ]
     told = mistakes(path)

@@ -8,7 +8,16 @@ import pytest
 
 from engine import ChatTemplate, Engine
 from engine.cli import main
-from engine.formats.families import Detect, Families, Family, Gate, ReasoningSyntax, ToolSyntax, builtin_families
+from engine.formats.families import (
+    Detect,
+    Families,
+    Family,
+    Gate,
+    ReasoningSyntax,
+    TaggedJsonSyntax,
+    ToolSyntax,
+    builtin_families,
+)
 from engine.formats.families.detect import tables_of
 from engine.testing.scripted import ByteVocab, ScriptedBackend
 
@@ -300,7 +309,7 @@ def calls(family: Family) -> str:
     tools: ToolSyntax | None = family.format.tools
     if tools is None:
         return "none"
-    markers = [text for text in (tools.section[0], tools.call[0]) if text.strip()]
+    markers = [text for text in (tools.section[0], tools.call_marks[0]) if text.strip()]
     found = " ".join(code(text) for text in markers) or "without markers"
     return f"{SHAPES[tools.shape]}: {found}"
 
@@ -418,8 +427,8 @@ def test_the_response_template_on_the_page_says_what_the_row_says(
     row = Families.load(fable).get("fable").format
     source = fable.with_suffix(".jinja").read_text(encoding="utf-8")
     stated = ChatTemplate(source, family=Families([]), response_template="fable.json")
-    assert stated.format.tools is not None
-    assert row.tools is not None
+    assert isinstance(stated.format.tools, TaggedJsonSyntax)
+    assert isinstance(row.tools, TaggedJsonSyntax)
     assert (stated.format.tools.call, stated.format.tools.name_end) == (row.tools.call, row.tools.name_end)
     check = ["families", "check", "fable.toml", "--template", "fable.jinja", "--response-template", "fable.json"]
     assert main(check) == 0

@@ -8,7 +8,7 @@ import writer
 from canonical import Call, Turn
 from parsing_cases import families_where, run, splits
 
-from engine.formats.families import Format, builtin_families
+from engine.formats.families import Format, TaggedArgumentsSyntax, builtin_families
 from engine.formats.parsing import Parser
 from engine.types.events import fold
 
@@ -27,7 +27,7 @@ each_tagged = families_where(lambda format_: format_.tools and format_.tools.sha
 def markers(format_: Format) -> tuple[str, str]:
     """What opens and closes an element like an argument's value, without an attribute."""
     tools = format_.tools
-    assert tools is not None
+    assert isinstance(tools, TaggedArgumentsSyntax)
     tag = (tools.value_open or tools.argument[0]).strip()
     end = tools.value_open.strip()[-1:] or tools.key_end.strip()[-1:]
     return (tag if tools.value_open else (tag.rpartition(" ")[0] or tag.rstrip("=")) + end), tools.argument[1].strip()

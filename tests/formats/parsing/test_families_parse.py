@@ -29,6 +29,7 @@ from parsing_cases import (
     run,
     splits,
 )
+from writer import is_bare, stated
 
 from engine.formats.families import builtin_families
 from engine.formats.parsing import Parser
@@ -54,7 +55,7 @@ def test_the_cases_of_a_family_cover_what_models_do(family: str) -> None:
         assert any(
             TOOLS[2].name in call.values() and '"o": {"k": "v"' in str(call) for case in cases for call in case.calls
         )
-        if tools is None or not tools.bare or tools.section[0]:
+        if tools is None or not is_bare(tools) or tools.section[0]:
             wanted |= {"text before a call"}
         if tools is None or tools.parallel:
             wanted |= {"two calls"}
@@ -152,7 +153,8 @@ def _atoms(family: str) -> list[str]:
     markers = [format_.start, *format_.control, *format_.stops, "<think>", "</think>", "<tool_call>", "</tool_call>"]
     if format_.tools:
         tools = format_.tools
-        markers += [*tools.section, *tools.call, *tools.argument, tools.name_end, tools.key_end, tools.arguments_end]
+        markers += [*tools.section, *tools.call_marks, *stated(tools, "argument", ("", ""))]
+        markers += [stated(tools, name, "") for name in ("name_end", "key_end", "arguments_end")]
     if format_.reasoning:
         markers += [format_.reasoning.open, format_.reasoning.close]
     markers = [marker for marker in markers if marker]

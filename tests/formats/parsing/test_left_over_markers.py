@@ -18,7 +18,9 @@ from engine.types.sampling import FinishReason
 
 PARIS = Turn("one call", (Call("get_weather", '{"city": "Paris"}'),))
 ANSWER = "The answer is 4."
-with_sections = families_where(lambda of: of.tools and of.tools.section[1].strip() and "".join(of.tools.call).strip())
+with_sections = families_where(
+    lambda of: of.tools and of.tools.section[1].strip() and "".join(of.tools.call_marks).strip()
+)
 with_json = families_where(lambda of: of.tools and of.tools.shape == "json" and all(of.tools.section))
 
 
@@ -43,13 +45,13 @@ def read(family: str, output: str, prefix: str | None = None, *, finish: FinishR
 def closers(family: str) -> Iterable[str]:
     """The closing markers of a family's sections and calls that no prose could be."""
     tools = of_family(family).tools
-    found = {tools.section[1].strip(), tools.call[1].strip()} if tools else set[str]()
+    found = {tools.section[1].strip(), tools.call_marks[1].strip()} if tools else set[str]()
     return sorted(text for text in found if re.fullmatch(r"(<[^<>\n]+>)+", text))
 
 
 def openers(family: str) -> list[str]:
     tools = of_family(family).tools
-    return [text.strip() for text in (tools.section[0], tools.call[0]) if text.strip()] if tools else []
+    return [text.strip() for text in (tools.section[0], tools.call_marks[0]) if text.strip()] if tools else []
 
 
 def in_answer(family: str, text: str) -> str:

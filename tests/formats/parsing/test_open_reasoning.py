@@ -6,6 +6,7 @@ import pytest
 import writer
 from canonical import Call, Turn
 from parsing_cases import FAMILIES, feed_pieces, pieces, run, splits
+from writer import stated
 
 from engine.formats.families import Format, builtin_families
 from engine.formats.parsing import Parser
@@ -26,8 +27,12 @@ def _families(*, unwrapped: bool) -> list[str]:
     found: list[str] = []
     for name in FAMILIES:
         reasoning, tools = _format(name).reasoning, _format(name).tools
-        if reasoning and tools and not reasoning.implicit and not tools.heading[0]:
-            wanted = tools.section_optional and tools.section[0] if unwrapped else reasoning.ends_on_call
+        if reasoning and tools and not reasoning.implicit and not stated(tools, "heading", ("", ""))[0]:
+            wanted = (
+                stated(tools, "section_optional", default=False) and tools.section[0]
+                if unwrapped
+                else reasoning.ends_on_call
+            )
             found += [name] * bool(wanted)
     return found
 

@@ -18,6 +18,7 @@ from parsing_cases import (
     markers,
     one_argument,
 )
+from writer import is_bare
 
 from engine.formats.families import builtin_families
 from engine.formats.parsing import Parser
@@ -74,7 +75,7 @@ def _is_live(family: str, held: str) -> bool:
     pythonic = tools is not None and tools.shape in ("pythonic", "json")  # both hold literals as Python writes them
     if ESCAPE.fullmatch(held) or (pythonic and QUOTES.fullmatch(rest)):
         return True
-    if tools is not None and tools.bare and rest[:1] in ("{", "["):
+    if tools is not None and is_bare(tools) and rest[:1] in ("{", "["):
         name = BARE_NAME.search(rest)
         return name is None or any(tool.name.startswith(name.group(1)) for tool in TOOLS)
     for _ in range(MOST_MARKERS):
@@ -95,7 +96,7 @@ def _begins_a_call(family: str, held: str) -> bool:
 
 def _call_openers(family: str) -> set[str]:
     tools = builtin_families().get(family).format.tools
-    opening = (tools.section[0], *tools.section_also, tools.call[0], tools.code[0]) if tools else ()
+    opening = (tools.section[0], *tools.section_also, tools.call_marks[0], tools.code[0]) if tools else ()
     return {text.strip() for text in opening if text.strip()}
 
 

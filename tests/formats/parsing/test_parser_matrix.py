@@ -24,6 +24,7 @@ from parsing_cases import (
     run,
     splits,
 )
+from writer import stated
 
 from engine.formats.families import Format, builtin_families
 from engine.formats.parsing import Parser
@@ -113,9 +114,9 @@ def test_a_good_call_after_a_malformed_one(family: str) -> None:
 def _is_begun_by_control(format_: Format) -> bool:
     """Whether calls begin with a control token, always."""
     tools = format_.tools
-    if tools and tools.whole_objects:
+    if stated(tools, "whole_objects", default=False):
         return False
-    begun = (*tools.section[:1], *tools.call[:1]) if tools else ()
+    begun = (*tools.section[:1], *tools.call_marks[:1]) if tools else ()
     return any(marker in text for marker in format_.control for text in begun)
 
 

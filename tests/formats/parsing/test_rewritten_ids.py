@@ -2,15 +2,16 @@
 
 import pytest
 from parsing_cases import families_where, run
+from writer import stated
 
-from engine.formats.families import builtin_families
+from engine.formats.families import TaggedJsonSyntax, builtin_families
 from engine.formats.parsing import Parser
 from engine.types.events import fold
 
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("look", "a_b")]
 
 
-@families_where(lambda format_: format_.tools and format_.tools.name_is_id)
+@families_where(lambda format_: stated(format_.tools, "name_is_id", default=False))
 @pytest.mark.parametrize(
     ("written", "meant", "error"),
     [
@@ -24,7 +25,7 @@ TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": 
 )
 def test_a_declared_tool_is_found_in_a_rewritten_id(family: str, written: str, meant: str, error: str | None) -> None:
     tools = builtin_families().get(family).format.tools
-    assert tools is not None
+    assert isinstance(tools, TaggedJsonSyntax)
     output = tools.section[0] + tools.call[0] + written + tools.name_end + "{}" + tools.call[1] + tools.section[1]
     (call,) = fold(run(Parser(family, tools=TOOLS), [output])).tool_calls
     assert (call.name, call.error) == (meant, error)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from parsing_cases import families_where, run, splits
+from writer import stated
 
 from engine.formats.families import builtin_families
 from engine.formats.parsing import Parser
@@ -31,7 +32,7 @@ AROUND = (
     ("I look:\n\n```json\n{}\n```\n", "I look:\n\n"),
     ("I look:\n{}\nand so on.", "I look:\n\nand so on."),
 )
-each_whole = families_where(lambda format_: format_.tools and format_.tools.whole_objects)
+each_whole = families_where(lambda format_: stated(format_.tools, "whole_objects", default=False))
 
 
 def read(family: str, output: str, chunks: list[str], **options: Any) -> Completion:
@@ -101,5 +102,4 @@ def test_without_tools_and_where_none_is_wanted_text_stays_text(family: str) -> 
 def test_llama_3_and_functionary_3_2_are_such_families() -> None:
     for name in ("llama-3", "functionary-3.2"):
         tools = builtin_families().get(name).format.tools
-        assert tools is not None
-        assert tools.whole_objects
+        assert stated(tools, "whole_objects", default=False)

@@ -9,6 +9,7 @@ import pytest
 from hostile_templates import ATTACKS
 from roundtrips import SOURCES, row
 
+from engine.formats.families import JsonSyntax
 from engine.formats.template.capabilities import probe
 from engine.formats.template.chat_template import ChatTemplate
 from engine.formats.template.derive.derivation import derivation
@@ -173,7 +174,7 @@ def test_calls_that_are_described_but_never_written(name: str) -> None:
     mute = "{%- if tools %}{{ 'Call a function so: " + example + "' }}{% endif -%}" + source("")
     template = ChatTemplate(mute, "<s>", "</s>")
     tools = template.format.tools
-    assert tools is not None
+    assert isinstance(tools, JsonSyntax)
     assert (tools.shape, tools.section[1].strip()) == ("json", closing)
     one = json.dumps({"name": "look", tools.arguments_fields[0]: {"city": "Rome"}})
     parser = template.parser(template.render([ASKED], [LOOK]), [LOOK])

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from writer import is_bare
 
 from engine.formats.families import builtin_families
 from engine.formats.parsing import Parser
@@ -33,7 +34,7 @@ WITH_CALLS = [name for name in FAMILIES.names() if FAMILIES.get(name).format.too
 def test_what_is_written_is_read_back(name: str, count: int) -> None:
     syntax = FAMILIES.get(name).format.tools
     assert syntax is not None
-    if count > 1 and (not syntax.parallel or syntax.bare):
+    if count > 1 and (not syntax.parallel or is_bare(syntax)):
         pytest.skip("one call a turn")
     text = generic.written(CALLS[:count], generic.writable(syntax))
     format_ = FAMILIES.get(name).format.model_copy(update={"tools": generic.writable(syntax)})

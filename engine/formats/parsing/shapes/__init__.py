@@ -3,7 +3,16 @@
 import re
 from collections.abc import Sequence
 
-from engine.formats.families import ToolSyntax
+from engine.formats.families import (
+    DictionarySyntax,
+    JsonSyntax,
+    NestedSyntax,
+    PythonicSyntax,
+    TaggedArgumentsSyntax,
+    TaggedJsonSyntax,
+    ToolSyntax,
+    WholeSyntax,
+)
 from engine.formats.parsing.emitter import Emitter
 from engine.formats.parsing.grammar import Node, Rules, one_of
 from engine.formats.parsing.reader import WINDOW, Gen, Reader, Spelling
@@ -35,22 +44,21 @@ class SectionReader:
         self._whole: JsonShape | PythonicShape | None = None
         self._tagged: TaggedJsonShape | None = None
         self._call: TaggedJsonShape | TaggedArgumentsShape | DictionaryShape | NestedShape | None = None
-        match syntax.shape:
-            case "json":
-                self._whole = JsonShape(section)
-                if syntax.name_end:
-                    # Models of one tokenizer write the newer syntax under the older template.
-                    self._tagged = TaggedJsonShape(section, spelling)
-            case "pythonic":
+        match syntax:
+            case JsonSyntax():
+                self._whole = JsonShape(section, syntax)
+                if syntax.name_end and syntax.section[0]:
+                    self._tagged = TaggedJsonShape(section, _newer(syntax), spelling)
+            case PythonicSyntax():
                 self._whole = PythonicShape(section)
-            case "tagged_json":
-                self._call = TaggedJsonShape(section, spelling)
-            case "tagged_args":
-                self._call = TaggedArgumentsShape(section, spelling)
-            case "dictionary":
-                self._call = DictionaryShape(section, spelling)
-            case "nested":
-                self._call = NestedShape(section, spelling)
+            case TaggedJsonSyntax():
+                self._call = TaggedJsonShape(section, syntax, spelling)
+            case TaggedArgumentsSyntax():
+                self._call = TaggedArgumentsShape(section, syntax, spelling)
+            case DictionarySyntax():
+                self._call = DictionaryShape(section, syntax, spelling)
+            case NestedSyntax():
+                self._call = NestedShape(section, syntax, spelling)
 
     def read(self, opener: str) -> Gen[str]:
         """Read the section whose opener was just consumed. Returns the white space that belongs after it."""
@@ -59,7 +67,7 @@ class SectionReader:
         if opener != section.tag_open:
             yield from section.opened_again(opener)
         if self._whole is not None:
-            return (yield from self._read_whole(opener))
+            return (yield from self._read_whole(opener, self._whole))
         if opener == section.code_open.text:
             return (yield from section.code())
         assert self._call is not None  # every shape is one of the two kinds
@@ -85,11 +93,11 @@ class SectionReader:
             yield from self._call.read()
             after = section.call_close.after
 
-    def _read_whole(self, opener: str) -> Gen[str]:
+    def _read_whole(self, opener: str, whole: JsonShape | PythonicShape) -> Gen[str]:
         """Read a section of JSON or of Python calls, whichever it contains: the same markers enclose both."""
         reader, section = self.section.reader, self.section
         yield from reader.space()
-        pythonic = isinstance(self._whole, PythonicShape)
+        pythonic = isinstance(whole, PythonicShape)
         if not (yield from reader.more()):
             return ""
         if opener == section.code_open.text and opener != section.open.text:
@@ -112,8 +120,9 @@ class SectionReader:
             yield
         if opener == section.code_open.text and not other and rest[:1] not in ("{", "["):
             return (yield from section.code())
-        shape = PythonicShape(section) if other != pythonic else JsonShape(section)
-        return (yield from shape.read())
+        if other:
+            return (yield from (JsonShape(section) if pythonic else PythonicShape(section)).read())
+        return (yield from whole.read())
 
     def names_a_tool(self, opener: str) -> Gen[bool]:
         """Whether a declared tool's name (any name, if the tools are not known) and the end of a name follow the opener
@@ -125,7 +134,7 @@ class SectionReader:
             rest = reader.buffer[start : start + WINDOW]
             # Raw code is a call of `python`, declared or not.
             names = (*tools, "python") if tools is not None else _NAME.findall(rest)
-            ends = [f"{name}{section.syntax.name_end}" for name in names]
+            ends = [f"{name}{section.names.end}" for name in names]
             if any(rest.startswith(end) for end in ends):
                 return True
             possible = not rest or any(end.startswith(rest) for end in ends)
@@ -134,18 +143,30 @@ class SectionReader:
             yield
 
 
+def _newer(syntax: JsonSyntax) -> TaggedJsonSyntax:
+    """The syntax that models of one tokenizer also write under the older template."""
+    return TaggedJsonSyntax(shape="tagged_json", call=syntax.section, name_end=syntax.name_end, id_open=syntax.id_open)
+
+
 def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, *, most: int | None) -> Node:
     """Returns the grammar of one to `most` calls (None: any number) of these tools in a family's own syntax."""
-    makers = {
-        "json": json_calls.grammar,
-        "tagged_json": tagged.json_grammar,
-        "tagged_args": tagged.grammar,
-        "pythonic": pythonic.grammar,
-        "dictionary": elements.dictionary_grammar,
-        "nested": elements.nested_grammar,
-    }
-    make = makers[syntax.shape]
-    if not syntax.bare:
-        return make(syntax, tools, rules, most)
-    unmarked = make(syntax.model_copy(update={"section": ("", "")}), tools, rules, most)
-    return one_of(unmarked, make(syntax, tools, rules, most)) if syntax.section[0] else unmarked
+    if isinstance(syntax, WholeSyntax) and syntax.bare:
+        unmarked = _grammar(syntax.model_copy(update={"section": ("", "")}), tools, rules, most)
+        return one_of(unmarked, _grammar(syntax, tools, rules, most)) if syntax.section[0] else unmarked
+    return _grammar(syntax, tools, rules, most)
+
+
+def _grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
+    match syntax:
+        case JsonSyntax():
+            return json_calls.grammar(syntax, tools, most)
+        case PythonicSyntax():
+            return pythonic.grammar(syntax, tools, rules, most)
+        case TaggedJsonSyntax():
+            return tagged.json_grammar(syntax, tools, most)
+        case TaggedArgumentsSyntax():
+            return tagged.grammar(syntax, tools, rules, most)
+        case DictionarySyntax():
+            return elements.dictionary_grammar(syntax, tools, rules, most)
+        case NestedSyntax():
+            return elements.nested_grammar(syntax, tools, rules, most)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.formats.families import ToolSyntax
+from engine.formats.families import DictionarySyntax, NestedSyntax
 from engine.formats.parsing.argument_text import TEXT, Schemas, coerced, quoted, typed, unwrapped
 from engine.formats.parsing.grammar import (
     NOTHING,
@@ -46,11 +46,11 @@ _BARE = re.compile(rf"[^,{{}}\[\]:<{CONTROL}]+")
 class DictionaryShape:
     """`open name{key:value, ..} close`."""
 
-    def __init__(self, section: Section, spelling: Spelling) -> None:
+    def __init__(self, section: Section, syntax: DictionarySyntax, spelling: Spelling) -> None:
         self._section = section
         self._reader: Reader = section.reader
         self._literals = LiteralReader(section.reader)
-        self._quote = compiled(spelling.text(section.syntax.quote))
+        self._quote = compiled(spelling.text(syntax.quote))
         self._name_ends = compiled("{", *section.closers.literals)
         self._held = False  # a string of the call has a quote mark as text, so that it may have ended too early
         self._behind_value = (*",]}", *section.closers.literals)
@@ -190,8 +190,7 @@ _EMPTY: Mapping[frozenset[str] | None, str] = {frozenset(["object"]): "{}", _ARR
 class NestedShape:
     """`open name name_end (tag[0] key tag[1] value tag[2] key tag[1])* close`."""
 
-    def __init__(self, section: Section, spelling: Spelling) -> None:
-        syntax = section.syntax
+    def __init__(self, section: Section, syntax: NestedSyntax, spelling: Spelling) -> None:
         self._section = section
         self._reader: Reader = section.reader
         begin, self._tag_end, end = (spelling.text(text) for text in syntax.tag)
@@ -500,7 +499,7 @@ _BARE_KEY = re.compile(r"[A-Za-z_][\w.\-]*")
 _ANY_KEY = Pattern(r"\w[\w.\-]{0,100}")
 
 
-def dictionary_grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
+def dictionary_grammar(syntax: DictionarySyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
     """Returns the grammar of one to `most` calls as bare dictionaries, with the markers around them."""
     notation = _Bare(syntax, rules)
 
@@ -514,7 +513,7 @@ def dictionary_grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, 
 class _Bare(NestedNotation):
     """The notation with bare keys and strings between quote marks."""
 
-    def __init__(self, syntax: ToolSyntax, rules: Rules) -> None:
+    def __init__(self, syntax: DictionarySyntax, rules: Rules) -> None:
         self._quote = syntax.quote
         self._rules = rules
 
@@ -541,7 +540,7 @@ class _Bare(NestedNotation):
         return Words(key) if _BARE_KEY.fullmatch(key) else self.constant(key)
 
 
-def nested_grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
+def nested_grammar(syntax: NestedSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
     """Returns the grammar of one to `most` calls whose arguments are nested elements, with the markers around them."""
     notation = _Elements(syntax, rules)
 
@@ -555,7 +554,7 @@ def nested_grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most
 class _Elements(NestedNotation):
     """The notation with an element for each member. Every value includes the opening mark of its closing tag."""
 
-    def __init__(self, syntax: ToolSyntax, rules: Rules) -> None:
+    def __init__(self, syntax: NestedSyntax, rules: Rules) -> None:
         self._begin, self._tag_end, self._end = syntax.tag
         self._without = (self._begin, self._end)
         self._rules = rules

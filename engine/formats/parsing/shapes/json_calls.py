@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from engine.formats.families import ToolSyntax
+from engine.formats.families import JsonSyntax
 from engine.formats.parsing.emitter import CallEmitter, Emitter
-from engine.formats.parsing.grammar import JsonText, Marker, Node, Rules, arranged, edges, in_order, relocated
+from engine.formats.parsing.grammar import JsonText, Marker, Node, arranged, edges, in_order, relocated
 from engine.formats.parsing.json_reader import LONE_SURROGATE, JsonReader, Outcome
 from engine.formats.parsing.reader import WINDOW, Gen, compiled
 from engine.formats.parsing.shapes.pythonic import LiteralReader
@@ -15,6 +15,8 @@ from engine.formats.parsing.shapes.section import Section
 from engine.types.tools import Tool
 
 WRAPPERS = ("function", "tool_call")
+PLAIN = JsonSyntax(shape="json", bare=True)
+"""How most models write a call as JSON, with no marks of their own."""
 _NEXT = re.compile(r"\s*[;,]?\s*\{")
 _MAYBE_NEXT = re.compile(r"\s*[;,]?\s*")
 _FENCE = compiled("```json", "```")
@@ -23,8 +25,9 @@ _FENCE = compiled("```json", "```")
 class JsonShape:
     """Reads `{"name": .., "arguments": {..}}`, an array of such objects, or several."""
 
-    def __init__(self, section: Section) -> None:
+    def __init__(self, section: Section, syntax: JsonSyntax = PLAIN) -> None:
         self._section = section
+        self._syntax = syntax
         self._reader = section.reader
         self._json = JsonReader(section.reader, (section.close.text,), section.hard)
 
@@ -90,7 +93,7 @@ class JsonShape:
 
     def call(self, *, listed: bool = False) -> Gen[None]:
         """Read one call object, from its opening brace. `listed`: it is one of an array."""
-        state = _JsonCall(self._section.emitter, self._section.syntax)
+        state = _JsonCall(self._section.emitter, id_follows=self._syntax.id_last)
         reader = self._reader
         reader.record = state.raw
         outcome = yield from self._members(state)
@@ -145,7 +148,7 @@ class JsonShape:
             return Outcome.MALFORMED if (yield from reader.more()) else Outcome.TRUNCATED
 
     def _member(self, state: "_JsonCall", key: str, depth: int) -> Gen[Outcome]:
-        reader, syntax = self._reader, self._section.syntax
+        reader, syntax = self._reader, self._syntax
         if not (yield from reader.more()):
             return Outcome.TRUNCATED
         first = reader.buffer[reader.pos]
@@ -218,11 +221,11 @@ def _value(text: str) -> object:
 class _JsonCall:
     """The state of a call while its object is read; arguments that precede the name are kept until it is known."""
 
-    __slots__ = ("_emitter", "_pending", "_syntax", "call", "has_arguments", "id", "keys", "python", "raw")
+    __slots__ = ("_emitter", "_id_follows", "_pending", "call", "has_arguments", "id", "keys", "python", "raw")
 
-    def __init__(self, emitter: Emitter, syntax: ToolSyntax) -> None:
+    def __init__(self, emitter: Emitter, *, id_follows: bool) -> None:
         self._emitter = emitter
-        self._syntax = syntax
+        self._id_follows = id_follows
         self._pending: list[str] = []
         self.call: CallEmitter | None = None
         self.id: str | None = None
@@ -232,7 +235,7 @@ class _JsonCall:
         self.raw: list[str] = []
 
     def named(self, name: str) -> None:
-        self.call = self._emitter.call(self._emitter.declared(name), self.id, id_follows=self._syntax.id_last)
+        self.call = self._emitter.call(self._emitter.declared(name), self.id, id_follows=self._id_follows)
         self.call.write("".join(self._pending))
 
     def write(self, text: str) -> None:
@@ -245,7 +248,7 @@ class _JsonCall:
 _ID = "^[a-zA-Z0-9_.:-]{1,40}$"
 
 
-def grammar(syntax: ToolSyntax, tools: Sequence[Tool], _: Rules, most: int | None) -> Node:
+def grammar(syntax: JsonSyntax, tools: Sequence[Tool], most: int | None) -> Node:
     """Returns the grammar of one to `most` calls as JSON, with the markers around them."""
     objects = [_call_schema(syntax, tool, f"arguments-{number}") for number, tool in enumerate(tools)]
     defined = {name: schema for one in objects for name, schema in one.pop("$defs").items()}
@@ -258,7 +261,7 @@ def grammar(syntax: ToolSyntax, tools: Sequence[Tool], _: Rules, most: int | Non
     return arranged(syntax, JsonText({"$defs": defined, "anyOf": objects}), most)
 
 
-def _call_schema(syntax: ToolSyntax, tool: Tool, place: str) -> dict[str, Any]:
+def _call_schema(syntax: JsonSyntax, tool: Tool, place: str) -> dict[str, Any]:
     """Returns the schema of one call of the tool; the schema of its arguments is in `$defs` under `place`."""
     arguments = {"$ref": f"#/$defs/{place}"}
     defined = {"$defs": {place: relocated(tool.parameters, f"#/$defs/{place}")}, "type": "object"}

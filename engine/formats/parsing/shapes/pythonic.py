@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from engine.formats.families import ToolSyntax
+from engine.formats.families import PythonicSyntax
 from engine.formats.parsing.argument_text import Schemas, quoted
 from engine.formats.parsing.emitter import CallEmitter
 from engine.formats.parsing.grammar import (
@@ -428,7 +428,7 @@ class PythonicShape:
             yield
 
 
-def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
+def grammar(syntax: PythonicSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
     """Returns the grammar of one to `most` calls as Python calls, with the markers around them."""
     notation = PythonNotation(rules, raw=True)
 

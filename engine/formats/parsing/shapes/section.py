@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from engine.formats.families import ToolSyntax
 from engine.formats.parsing.argument_text import Schemas, quoted
@@ -21,11 +22,39 @@ _LONGEST_NAME = 128
 _BEHIND_OBJECT = frozenset("\r\n{[,;`<")
 
 
+class _Names(NamedTuple):
+    """How a syntax writes the names of tools: `end` ends one, and so do `others`; `prefix` is not part of it; `is_id`:
+    with its prefix and a counter it is the call's id; `escaped`: HTML's escapes stand in it."""
+
+    end: str = ""
+    others: tuple[str, ...] = ()
+    prefix: str = ""
+    is_id: bool = False
+    escaped: bool = False
+
+
+def _names(syntax: ToolSyntax) -> _Names:
+    match syntax.shape:
+        case "tagged_json":
+            others = (syntax.id_end, syntax.server_end[0], syntax.id_open)
+            return _Names(syntax.name_end, others, syntax.name_prefix, syntax.name_is_id)
+        case "tagged_args":
+            # Models also break the line where the template writes nothing between a name and its arguments.
+            others = (syntax.argument[0], syntax.call_empty)
+            return _Names(syntax.name_end or "\n", others, escaped=syntax.escaped)
+        case "json":
+            return _Names(syntax.name_end, (syntax.id_open,))
+        case "dictionary" | "nested":
+            return _Names(syntax.name_end)
+        case "pythonic":
+            return _Names()
+
+
 class Section:
     """The markers of one format's calls, and the steps that shapes share.
 
     `openers` are the texts that begin a section or, if calls may come without one, a call. `is_open`: a section was
-    opened, and its closing marker has not come.
+    opened, and its closing marker has not come. `has_heading`: a heading announces each call.
     """
 
     def __init__(self, reader: Reader, emitter: Emitter, syntax: ToolSyntax, spelling: Spelling) -> None:
@@ -33,16 +62,20 @@ class Section:
         self.emitter = emitter
         self.syntax = syntax
         self.open, self.close = map(spelling.mark, syntax.section)
-        self.call_open, self.call_close = map(spelling.mark, syntax.call)
+        self.call_open, self.call_close = map(spelling.mark, syntax.call_marks)
         self.code_open, self.code_close = map(spelling.mark, syntax.code)
-        self.tag_open, self.tag_close = map(spelling.text, map(str.strip, syntax.section_tag))
+        marked = None if syntax.shape == "json" or syntax.shape == "pythonic" else syntax
+        tag = marked.section_tag if marked else ("", "")
+        self.tag_open, self.tag_close = map(spelling.text, map(str.strip, tag))
+        self.has_heading = marked is not None and marked.heading[0] != ""
         self.hard = spelling.hard
         self.is_open = False
         opens = [mark for mark in (self.open, *map(spelling.mark, syntax.section_also)) if mark.text]
         if self.tag_open:
             opens.append(Mark(self.open.before, self.tag_open))
-        calls = [mark for mark in map(spelling.mark, (syntax.call[0], *syntax.call_also)) if mark.text]
-        if syntax.section_optional or not opens:
+        spellings = (marked.call[0], *marked.call_also) if marked else ()
+        calls = [mark for mark in map(spelling.mark, spellings) if mark.text]
+        if (marked and marked.section_optional) or not opens:
             # The white space that the template writes before a section also precedes a call without one.
             opens += [Mark(max(self.open.before, mark.before, key=len), mark.text) for mark in calls]
         opens.extend([self.code_open] if self.code_open.text else [])
@@ -56,22 +89,23 @@ class Section:
         )
         self.is_call = compiled(*(mark.text for mark in calls))
         self.inside = compiled(*self.closers.literals, *self.is_call.literals, self.tag_close)
-        self._name = _ESCAPED_NAME if syntax.escaped else _NAME
-        self._word = _ESCAPED_WORD if syntax.escaped else _WORD
+        self.names = names = _names(syntax)
+        self._whole = marked is None
+        self._is_json = syntax.shape == "json"
+        # The older syntax of the same models: objects after the same marker.
+        self._has_older = syntax.shape == "tagged_json" and syntax.id_open != ""
+        self._name = _ESCAPED_NAME if names.escaped else _NAME
+        self._word = _ESCAPED_WORD if names.escaped else _WORD
         self._is_close = compiled(self.close.text)
         self._is_call_close = compiled(self.call_close.text)
         self._is_tag_close = compiled(self.tag_close)
         self._resume = compiled(self.close.text, *self.openers, *self.is_call.literals)
         self._code_end = compiled(self.code_close.text)
         self._control = frozenset(spelling.characters.values())
-        # A marker of only white space is used as it is: Functionary ends a name with a newline. Models also break the
-        # line where the template writes nothing between a name and its arguments.
-        self.name_end = spelling.word(syntax.name_end)
-        if syntax.shape == "tagged_args":
-            self.name_end = self.name_end or "\n"
-        ends = (syntax.id_end, syntax.server_end[0], syntax.id_open, syntax.argument[0], syntax.call_empty)
-        self._tagged = ["(", *filter(None, map(spelling.word, (syntax.name_end, syntax.id_open)))]
-        self.name_ends = ["(", "{", *filter(None, [self.name_end, *map(spelling.word, ends)]), *self.closers.literals]
+        # A marker of only white space is used as it is: Functionary ends a name with a newline.
+        self.name_end = spelling.word(names.end)
+        ends = [text for text in (self.name_end, *map(spelling.word, names.others)) if text]
+        self.name_ends = ["(", *ends] if self._whole else ["(", "{", *ends, *self.closers.literals]
 
     def closed(self) -> Gen[bool]:
         """Consume the section's closing marker, under whatever name, if it is at the front."""
@@ -194,7 +228,7 @@ class Section:
         """Write the following text unchanged into the call's arguments, up to a marker at which reading can resume, and
         end the call as malformed."""
         reader = self.reader
-        if self.syntax.shape != "json" or reader.buffer.startswith(self.hard, reader.pos):
+        if not self._is_json or reader.buffer.startswith(self.hard, reader.pos):
             call.doubt()  # other calls need quotation marks, which would have closed the string
         markers = compiled(*self._resume.literals, *stops)
         write = self.raw_writer(call)
@@ -278,7 +312,7 @@ class Section:
 
     def unescaped(self, text: str) -> str:
         """Returns a name or key with escapes decoded, if the family escapes them."""
-        if self.syntax.escaped and "&" in text:
+        if self.names.escaped and "&" in text:
             for escape, character in _ESCAPES:
                 text = text.replace(escape, character)
         return text
@@ -322,17 +356,17 @@ class Section:
             return True
         if opener == self.tag_open:
             return self._begins_tag(rest)
-        whole = self.syntax.shape in ("json", "pythonic")
+        whole = self._whole
         if whole or opener not in self.is_call.literals:
             inside = [self.close.text] if whole else [*self.is_call.literals, self.close.text]
-            fence = ["```"] if self.syntax.shape == "json" and self.close.text else []
+            fence = ["```"] if self._is_json and self.close.text else []
             found = _starts(text, ["{", "[", *fence, *inside])
             if found is not False or not whole:
                 return found
         if text in ('"', "'"):
             return None
-        if self.syntax.id_open and text[0] in "[{":
-            return True  # the older syntax of the same models
+        if self._has_older and text[0] in "[{":
+            return True
         name = self._word.match(text)
         if name is None or name.end() > _LONGEST_NAME:
             return False
@@ -340,7 +374,7 @@ class Section:
         if not behind:
             return None
         for shorter in (behind, behind.lstrip(), behind.lstrip("\"'")):
-            found = _starts(shorter, self._tagged if whole else self.name_ends) if shorter else None
+            found = _starts(shorter, self.name_ends) if shorter else None
             if found is not False:
                 return found
         return False
@@ -359,15 +393,15 @@ class Section:
     def begin(self, written: str, id_: str | None = None, server: str | None = None) -> CallEmitter:
         """Begin a call by its name as written."""
         name, id_ = self._resolved(written, id_, server)
-        return self.emitter.call(name, id_, id_follows=self.syntax.id_last)
+        return self.emitter.call(name, id_)
 
     def _resolved(self, written: str, id_: str | None, server: str | None) -> tuple[str, str | None]:
         """Returns the name and the id of a name as written, without the prefix and the counter, if the family writes
         them. A tool may be declared as `server_name`, which the family's prompts split."""
-        name = written.removeprefix(self.syntax.name_prefix)
+        name = written.removeprefix(self.names.prefix)
         if server and not self._is_declared(name) and self._is_declared(f"{server}_{name}"):
             name = f"{server}_{name}"
-        if self.syntax.name_is_id:
+        if self.names.is_id:
             id_ = id_ or (written if name != written or ":" in name else None)
             stem, _, counter = name.rpartition(":")
             name = stem if stem and counter.isdigit() else self._from_rewritten(name)
@@ -376,7 +410,7 @@ class Section:
     def _from_rewritten(self, name: str) -> str:
         """Returns the declared tool in an id whose punctuation a client replaced, which models copy from the
         conversation: `functions_look_0`."""
-        prefix = re.sub(r"\W", "_", self.syntax.name_prefix)
+        prefix = re.sub(r"\W", "_", self.names.prefix)
         found = re.fullmatch(rf"(?:{prefix})?(.+)_\d+", name)
         return found[1] if found and not self._is_declared(name) and self._is_declared(found[1]) else name
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.formats.families import ToolSyntax
+from engine.formats.families import TaggedArgumentsSyntax, TaggedJsonSyntax
 from engine.formats.parsing.argument_text import ArgumentWriter, Schemas, type_name
 from engine.formats.parsing.emitter import CallEmitter
 from engine.formats.parsing.grammar import (
@@ -40,8 +40,7 @@ from engine.types.tools import Tool
 class TaggedJsonShape:
     """`open [id id_end] [server server_end] name [id_open id] name_end {json} arguments_end close`."""
 
-    def __init__(self, section: Section, spelling: Spelling) -> None:
-        syntax = section.syntax
+    def __init__(self, section: Section, syntax: TaggedJsonSyntax, spelling: Spelling) -> None:
         self._section = section
         self._reader = section.reader
         name_end = section.name_end
@@ -62,7 +61,7 @@ class TaggedJsonShape:
         """One call, after its opening marker."""
         reader, section = self._reader, self._section
         yield from reader.space()
-        if section.syntax.id_open and (yield from reader.more()) and reader.buffer[reader.pos] in "[{":
+        if self._id_open.literals and (yield from reader.more()) and reader.buffer[reader.pos] in "[{":
             # The older syntax of the same models: a list of objects after the same marker.
             return (yield from self._objects.read())
         id_ = yield from self._leading(self._id_end)
@@ -144,9 +143,9 @@ _CDATA_CLOSE = compiled("]]>")
 class TaggedArgumentsShape:
     """`open name name_end (argument key key_end value argument_end)* close`."""
 
-    def __init__(self, section: Section, spelling: Spelling) -> None:
-        syntax = section.syntax
+    def __init__(self, section: Section, syntax: TaggedArgumentsSyntax, spelling: Spelling) -> None:
         self._section = section
+        self._syntax = syntax
         self._reader = section.reader
         argument, self._value_end = (spelling.mark(literal) for literal in syntax.argument)
         key_end, value_open = spelling.mark(syntax.key_end), spelling.mark(syntax.value_open)
@@ -267,8 +266,8 @@ class TaggedArgumentsShape:
                     return Outcome.COMPLETE  # a key without a value is ignored
         if key in arguments.given:
             return Outcome.MALFORMED  # which of the two values is meant cannot be known
-        text = None if stated is None else stated in section.syntax.text_types
-        if section.syntax.untyped_text and arguments.schemas.types(key) is None:
+        text = None if stated is None else stated in self._syntax.text_types
+        if self._syntax.untyped_text and arguments.schemas.types(key) is None:
             text = True
         arguments.key(key, self._lead, text)
         return (yield from self._value(arguments))
@@ -299,7 +298,7 @@ class TaggedArgumentsShape:
             # Most likely the beginning of a marker: it is not added to the arguments.
             reader.note("arguments", text)
 
-        cdata = self._section.syntax.cdata and (yield from self._cdata())
+        cdata = self._syntax.cdata and (yield from self._cdata())
         if cdata:
             yield from reader.until(_CDATA_CLOSE, write, tail=cut)
             yield from reader.match(_CDATA_CLOSE)
@@ -420,7 +419,7 @@ class TaggedArgumentsShape:
             yield
 
 
-def json_grammar(syntax: ToolSyntax, tools: Sequence[Tool], _: Rules, most: int | None) -> Node:
+def json_grammar(syntax: TaggedJsonSyntax, tools: Sequence[Tool], most: int | None) -> Node:
     """Returns the grammar of one to `most` calls with a name in markup and JSON arguments, with the markers around
     them."""
     call_id = Pattern(rf"[a-zA-Z0-9]{{{syntax.id_length}}}" if syntax.id_length else r"[a-zA-Z0-9_.\-]{1,40}")
@@ -437,7 +436,7 @@ def json_grammar(syntax: ToolSyntax, tools: Sequence[Tool], _: Rules, most: int 
     return arranged(syntax, in_order(leading, one_of(*map(call, tools))), most)
 
 
-def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
+def grammar(syntax: TaggedArgumentsSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
     """Returns the grammar of one to `most` calls with name and arguments in markup, with the markers around them."""
     attributes = in_order(Pattern(r"( index=\"[0-9]{1,3}\")?"), Marker(syntax.attributes_end))
 
@@ -478,7 +477,7 @@ _BREAK = maybe(Marker("\n"))
 _ANY_NAME = Pattern(r"[^<>\"\x00-\x1f\x7f]{1,100}")
 
 
-def escaped(syntax: ToolSyntax, text: str) -> str:
+def escaped(syntax: TaggedArgumentsSyntax, text: str) -> str:
     """Returns a name escaped for the quotes of an attribute, if the family escapes names."""
     if not syntax.escaped:
         return text
@@ -489,7 +488,7 @@ class _Markup:
     """The notation of values between the end of a key and the end of an argument: text unchanged; the rest as JSON, or,
     where the markup states no types, as Python's literals, which some templates write."""
 
-    def __init__(self, syntax: ToolSyntax, rules: Rules, root: Schema) -> None:
+    def __init__(self, syntax: TaggedArgumentsSyntax, rules: Rules, root: Schema) -> None:
         literals = PythonNotation(rules, mixed=False)
         self._python = None if syntax.type_end else Values(root, literals, rules, literals)
         self._syntax = syntax

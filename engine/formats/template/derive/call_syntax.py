@@ -6,7 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.formats.families import ToolSyntax
+from engine.formats.families import (
+    DictionarySyntax,
+    JsonSyntax,
+    NestedSyntax,
+    PythonicSyntax,
+    TaggedArgumentsSyntax,
+    TaggedJsonSyntax,
+    ToolSyntax,
+)
 from engine.formats.template.derive.probes import IDS, KEYS, NAME, NUMBER, TAG, VALUES, common_end
 from engine.formats.template.prompt import common
 from engine.types.conversation import as_mapping
@@ -56,7 +64,7 @@ def described(statement: str) -> Iterator[ToolSyntax]:
         closing = close if close.strip().startswith(("</", "<|/", "[/")) else ""
         for section in dict.fromkeys([(opening, closing), (opening, "")]):
             several = "list" if found["list"] else None
-            yield ToolSyntax(shape="json", section=section, arguments_fields=(found["field"],), several=several)
+            yield JsonSyntax(shape="json", section=section, arguments_fields=(found["field"],), several=several)
 
 
 def _is_mark(text: str) -> bool:
@@ -64,17 +72,26 @@ def _is_mark(text: str) -> bool:
 
 
 def _texts(syntax: ToolSyntax) -> tuple[str, ...]:
-    return (*syntax.section, *syntax.call, *syntax.argument, *syntax.tag, syntax.name_end, syntax.key_end)
+    marks = (*syntax.section, *syntax.call_marks)
+    match syntax:
+        case TaggedArgumentsSyntax():
+            return (*marks, *syntax.argument, syntax.name_end, syntax.key_end)
+        case NestedSyntax():
+            return (*marks, *syntax.tag, syntax.name_end)
+        case TaggedJsonSyntax():
+            return (*marks, syntax.name_end)
+        case _:
+            return marks
 
 
 def _led(syntax: ToolSyntax, lead: str) -> ToolSyntax:
     """The syntax with the white space that the template writes between text and a call."""
-    field = "section" if syntax.section[0] else "call"
-    opening, closing = getattr(syntax, field)
+    field, marks = ("section", syntax.section) if syntax.section[0] else ("call", syntax.call_marks)
+    opening, closing = marks
     return syntax.model_copy(update={field: (lead + opening.lstrip(), closing)}) if opening else syntax
 
 
-def _json(bodies: Bodies) -> ToolSyntax | None:
+def _json(bodies: Bodies) -> JsonSyntax | None:
     """A JSON object that contains the name: its keys, and the marks around it."""
     one = bodies.one
     for place in (match.start() for match in re.finditer(r"\{", one[: one.index(NAME)])):
@@ -88,12 +105,12 @@ def _json(bodies: Bodies) -> ToolSyntax | None:
             opening, closing = opening.rstrip()[:-1], closing.lstrip()[1:]
         section = (opening, closing.rstrip())
         if NAME in call and opening.strip():
-            return ToolSyntax(shape="json", section=section, name_is_key=True)
+            return JsonSyntax(shape="json", section=section, name_is_key=True)
         return _object(call, section)
     return None
 
 
-def _object(call: Mapping[str, Any], section: tuple[str, str]) -> ToolSyntax | None:
+def _object(call: Mapping[str, Any], section: tuple[str, str]) -> JsonSyntax | None:
     """The syntax of an object with keys for the name, the arguments, and perhaps the id."""
     name = next((key for key, value in call.items() if value == NAME), None)
     arguments = next((key for key, value in call.items() if as_mapping(value) or KEYS[0] in str(value)), None)
@@ -102,7 +119,7 @@ def _object(call: Mapping[str, Any], section: tuple[str, str]) -> ToolSyntax | N
     rest = [key for key in call if key not in (name, arguments)]
     id_ = next((key for key in rest if call[key] == IDS[0] or key.endswith("id")), "")
     bare = not section[0].strip()
-    return ToolSyntax(
+    return JsonSyntax(
         shape="json",
         section=("", "") if bare else section,
         bare=bare,
@@ -113,7 +130,7 @@ def _object(call: Mapping[str, Any], section: tuple[str, str]) -> ToolSyntax | N
     )
 
 
-def _pythonic(bodies: Bodies) -> ToolSyntax | None:
+def _pythonic(bodies: Bodies) -> PythonicSyntax | None:
     """Python calls, in a list or not."""
     one = bodies.one
     found = re.search(rf"(\[?){NAME}\({KEYS[0]}=['\"]{VALUES[0]}['\"]\)(\]?)", one)
@@ -121,10 +138,10 @@ def _pythonic(bodies: Bodies) -> ToolSyntax | None:
         return None
     opening, closing = one[: found.start()], one[found.end() :]
     bare = not opening.strip()
-    return ToolSyntax(shape="pythonic", section=("", "") if bare else (opening, closing), bare=bare)
+    return PythonicSyntax(shape="pythonic", section=("", "") if bare else (opening, closing), bare=bare)
 
 
-def _tagged_json(bodies: Bodies) -> ToolSyntax | None:
+def _tagged_json(bodies: Bodies) -> TaggedJsonSyntax | None:
     """A name in markup, then its arguments as JSON; an id before or after the name, or formed from it."""
     one, two = bodies.one, bodies.two or bodies.one
     head, _, rest = one.partition(NAME)
@@ -155,10 +172,10 @@ def _tagged_json(bodies: Bodies) -> ToolSyntax | None:
     if not name_end:
         return None
     more["names_declared"] = TAG.search(call[0]) is None
-    return ToolSyntax(shape="tagged_json", section=section, call=call, name_end=name_end, **more)
+    return TaggedJsonSyntax(shape="tagged_json", section=section, call=call, name_end=name_end, **more)
 
 
-def _dictionary(bodies: Bodies) -> ToolSyntax | None:
+def _dictionary(bodies: Bodies) -> DictionarySyntax | None:
     """Bare keys, and strings between marks of their own."""
     head, _, rest = bodies.one.partition(NAME)
     found = re.match(rf"\{{{KEYS[0]}:(\S+?){VALUES[0]}\1\}}", rest)
@@ -166,10 +183,10 @@ def _dictionary(bodies: Bodies) -> ToolSyntax | None:
         return None
     between = bodies.two.partition(found.group())[2].partition(NAME)[0]
     parts = _parted(head, between, rest[found.end() :])
-    return parts and ToolSyntax(shape="dictionary", section=parts[0], call=parts[1], quote=found.group(1))
+    return parts and DictionarySyntax(shape="dictionary", section=parts[0], call=parts[1], quote=found.group(1))
 
 
-def _nested(bodies: Bodies) -> ToolSyntax | None:
+def _nested(bodies: Bodies) -> NestedSyntax | None:
     """An element for each argument, named like it."""
     head, _, rest = bodies.one.partition(NAME)
     key, value = KEYS[0], VALUES[0]
@@ -184,12 +201,12 @@ def _nested(bodies: Bodies) -> ToolSyntax | None:
     name_end = found["before"].removesuffix(opening)
     between = bodies.two.partition(found.group())[2].partition(NAME)[0]
     parts = _parted(head, between, rest[found.end() :])
-    return parts and ToolSyntax(
+    return parts and NestedSyntax(
         shape="nested", section=parts[0], call=parts[1], name_end=name_end, tag=(opening, end, close)
     )
 
 
-def _tagged_args(bodies: Bodies) -> ToolSyntax | None:
+def _tagged_args(bodies: Bodies) -> TaggedArgumentsSyntax | None:
     """Name and arguments in markup."""
     one, two, both = bodies.one, bodies.two, bodies.both
     if any(text not in one for text in (KEYS[0], VALUES[0])) or IDS[0] in one or not both:
@@ -206,7 +223,7 @@ def _tagged_args(bodies: Bodies) -> ToolSyntax | None:
     parts = _parted(head, two.partition(VALUES[0] + closing)[2].partition(NAME)[0], after)
     if parts is None or not opening.strip() or not closing.strip() or not key_end:
         return None
-    return ToolSyntax(
+    return TaggedArgumentsSyntax(
         shape="tagged_args",
         section=parts[0],
         call=parts[1],

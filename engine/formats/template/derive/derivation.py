@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any, NamedTuple, TypeAlias
 
-from engine.formats.families import Format, ReasoningSyntax
+from engine.formats.families import Format, ReasoningSyntax, TaggedArgumentsSyntax, WholeSyntax
 from engine.formats.parsing import Parser
 from engine.formats.template.capabilities import Capabilities
 from engine.formats.template.derive.call_syntax import LONGEST_MARK, Bodies, described, guesses
@@ -281,11 +281,12 @@ def _with_stop(format_: Format, turns: Turns) -> Format:
     if tools is None or not turns.answered:
         return format_
     opening, closing = (mark.strip() for mark in tools.section)
-    if closing and not opening and not tools.bare:
+    if closing and not opening and not (isinstance(tools, WholeSyntax) and tools.bare):
         bare = tools.model_copy(update={"section": ("", "")})
         return format_.model_copy(update={"tools": bare, "stops": (*format_.stops, closing)})
     rest = turns.answered
-    for mark in (tools.argument[1], tools.arguments_end, tools.call[1], tools.section[1]):
+    inner = tools.argument[1] if isinstance(tools, TaggedArgumentsSyntax) else ""
+    for mark in (inner, tools.call_marks[1], tools.section[1]):
         place = rest.find(mark.strip())
         rest = rest[place + len(mark.strip()) :] if place >= 0 else rest
     found = TAG.match(rest.lstrip())
