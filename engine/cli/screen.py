@@ -13,16 +13,7 @@ from rich.text import Text
 from engine.cli.live import LiveMarkdown
 from engine.cli.standard import output
 from engine.support.display import ending, visible, visible_json
-from engine.types.events import (
-    ContentDelta,
-    Event,
-    Finished,
-    ReasoningDelta,
-    ToolCallDelta,
-    ToolCallEnd,
-    ToolCallStart,
-    ToolResult,
-)
+from engine.types import events
 
 Label: TypeAlias = Literal["question", "reasoning", "answer", "call", "result"]
 
@@ -82,32 +73,32 @@ class Screen:
         self.write(text, _STYLES[label])
         self.settle()
 
-    def show(self, event: Event) -> None:
+    def show(self, event: events.Event) -> None:
         """Write an event, appended to the one that it continues."""
         match event:
-            case ReasoningDelta(text, part, step):
+            case events.ReasoningDelta(text, part, step):
                 self._open("reasoning", part, step)
                 self.write(text, _STYLES["reasoning"])
-            case ContentDelta(text, part, step):
+            case events.ContentDelta(text, part, step):
                 self._open("answer", part, step)
                 if self._live is None:
                     self.write(text, _STYLES["answer"])
                 else:
                     self._live.feed(text)
-            case ToolCallStart(_, _, name, part, step):
+            case events.ToolCallStart(_, _, name, part, step):
                 self._open("call", part, step)
                 self.write(f"{name} ", _STYLES["call"])
-            case ToolCallDelta(_, text):
+            case events.ToolCallDelta(_, text):
                 self.write(text, _STYLES["call"])
-            case ToolCallEnd(error=error):
+            case events.ToolCallEnd(error=error):
                 if error:
                     self.write(f" [{error}]", "red")
                 self.settle()
-            case ToolResult(content=content, error=failed):
+            case events.ToolResult(content=content, error=failed):
                 self._open("result", 0, 0)
                 self.write(content, "red" if failed else _STYLES["result"])
                 self.settle()
-            case Finished(reason):
+            case events.Finished(reason):
                 if reason not in ("stop", "tool_calls"):
                     self.settle()
                     self.write(f"[{ending(reason)}]\n", "red")
@@ -168,7 +159,7 @@ def columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[
     return list(map(line, rows))
 
 
-def json_line(event: Event) -> str:
+def json_line(event: events.Event) -> str:
     """Returns an event as one line of JSON: its type in snake case, then its fields."""
     kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
     members = ((field.name, getattr(event, field.name)) for field in fields(event))

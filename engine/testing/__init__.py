@@ -1,7 +1,7 @@
 """The complete engine without a GGUF, for tests: a scripted engine and backend, and a byte vocabulary."""
 
+from engine.testing.byte_vocab import ByteVocab
 from engine.testing.scripted import (
-    ByteVocab,
     Reply,
     ReplyPart,
     ScriptedBackend,

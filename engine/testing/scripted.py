@@ -38,18 +38,6 @@ from engine.types.parts import ToolCall
 from engine.types.sampling import SamplingParams
 from engine.types.tools import Tool
 
-__all__ = [
-    "ByteVocab",
-    "Reply",
-    "ReplyPart",
-    "ScriptedBackend",
-    "ScriptedCall",
-    "ScriptedEngine",
-    "ScriptedSampler",
-    "ScriptedVectors",
-    "call",
-]
-
 
 @dataclass(slots=True)
 class _Cell:

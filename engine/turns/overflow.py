@@ -44,16 +44,18 @@ def kept(
         gone = {index for group in groups[:number] for index in group}
         return tuple(index for index in everything if index not in gone)
 
-    @cache
-    def saves(number: int) -> int:
-        return total - count(without(number))
+    return without(_fewest(lambda number: total - count(without(number)), len(groups), total - limit, step))
 
-    excess = total - limit
+
+def _fewest(saves: Callable[[int], int], most: int, excess: int, step: int) -> int:
+    """Returns how many of `most` must go until that saves the excess: rounded up to a multiple of `step` if they can,
+    all if even they save too little."""
+    known = cache(saves)
     for wanted in (-(-excess // step) * step, excess):
-        number = bisect_left(range(len(groups) + 1), wanted, key=saves)
-        if number <= len(groups):
-            return without(number)
-    return without(len(groups))
+        number = bisect_left(range(most + 1), wanted, key=known)
+        if number <= most:
+            return number
+    return most
 
 
 def shortened(
@@ -76,16 +78,7 @@ def shortened(
         gone = frozenset(long[:number])
         return tuple(_cut(message) if index in gone else message for index, message in enumerate(whole))
 
-    @cache
-    def saves(number: int) -> int:
-        return total - count(cut(number))
-
-    excess = total - limit
-    for wanted in (-(-excess // step) * step, excess):
-        number = bisect_left(range(len(long) + 1), wanted, key=saves)
-        if number <= len(long):
-            return cut(number)
-    return cut(len(long))
+    return cut(_fewest(lambda number: total - count(cut(number)), len(long), total - limit, step))
 
 
 def _is_long(message: Message) -> bool:

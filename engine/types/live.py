@@ -12,18 +12,9 @@ from typing import Any, Protocol
 from engine.support.display import Block, BlockKind, ending, figures, page_html, page_text
 from engine.support.errors import EngineError
 from engine.support.screens import cell_display
+from engine.types import events
 from engine.types.blocks import call_block, result_block
 from engine.types.completion import Usage
-from engine.types.events import (
-    ContentDelta,
-    Event,
-    Finished,
-    ReasoningDelta,
-    ToolCallDelta,
-    ToolCallEnd,
-    ToolCallStart,
-    ToolResult,
-)
 from engine.types.messages import Message, message_block
 
 UPDATE_SECONDS = 0.1
@@ -33,7 +24,7 @@ _DRAWING_SHARE = 5  # a long page takes a while to draw: four fifths of the time
 class Streaming(Protocol):
     """What is shown: any stream of this package."""
 
-    def __iter__(self) -> Iterator[Event]: ...
+    def __iter__(self) -> Iterator[events.Event]: ...
 
     def cancel(self) -> None:
         """Stop what is under way."""
@@ -68,25 +59,25 @@ class Page:
         self._usages: list[Usage] = []
         self._last: _Growing | None = None
 
-    def take(self, event: Event) -> None:
+    def take(self, event: events.Event) -> None:
         """Append what an event tells."""
         match event:
-            case ReasoningDelta(text, part, step):
+            case events.ReasoningDelta(text, part, step):
                 self._part("reasoning", part, step).pieces.append(text)
-            case ContentDelta(text, part, step):
+            case events.ContentDelta(text, part, step):
                 self._part("content", part, step).pieces.append(text)
-            case ToolCallStart(index, _, name, part, step):
+            case events.ToolCallStart(index, _, name, part, step):
                 self._calls[step, index] = call = self._part("call", part, step)
                 call.title = name
-            case ToolCallDelta(index, text, _, step):
+            case events.ToolCallDelta(index, text, _, step):
                 self._calls[step, index].pieces.append(text)
-            case ToolCallEnd(index, arguments, error, _, step):
+            case events.ToolCallEnd(index, arguments, error, _, step):
                 call = self._calls[step, index]
                 call.pieces, call.error = [arguments], error
-            case ToolResult(index, _, content, error, _, step, parts):
+            case events.ToolResult(index, _, content, error, _, step, parts):
                 result = result_block(content, parts, failed=error, seconds=event.seconds)
                 self._calls[step, index].result, self._last = result, None
-            case Finished(reason, usage, step):
+            case events.Finished(reason, usage, step):
                 self._usages += [usage] if usage else []
                 if reason not in ("stop", "tool_calls"):
                     self.note(ending(reason, usage), step)

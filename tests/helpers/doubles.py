@@ -13,6 +13,8 @@ from engine.runtime.loop.config import LoopOptions
 from engine.runtime.loop.generation import Limits
 from engine.runtime.loop.loop import Loop
 from engine.runtime.loop.request import Reply, TurnRequest
+from engine.runtime.loop.scheduler import Scheduler
+from engine.runtime.loop.sequence import SequenceState
 from engine.testing.scripted import ScriptedBackend
 from engine.types.completion import Completion
 from engine.types.events import fold
@@ -25,6 +27,19 @@ def prompt(text: str, stop: tuple[str, ...] = ()) -> Prompt:
 
 def plain() -> Parser:
     return Parser("content-only")
+
+
+def preempted_states(patch: pytest.MonkeyPatch) -> list[SequenceState]:
+    """Returns a list to which every sequence that is preempted from now on is added."""
+    gone: list[SequenceState] = []
+    preempt = Scheduler.preempt
+
+    def watched(scheduler: Scheduler, state: SequenceState) -> None:
+        gone.append(state)
+        preempt(scheduler, state)
+
+    patch.setattr(Scheduler, "preempt", watched)
+    return gone
 
 
 def guess_always(patch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import head_files
 import pytest
-from doubles import guess_always
+from doubles import guess_always, preempted_states
 
 from engine import Completion, Engine, RequestError
 from engine.llama import head as head_module
@@ -20,8 +20,6 @@ from engine.llama.plan.plan import DraftFile, Machine, plan
 from engine.runtime.draft.drafter import Due, HeadDrafter
 from engine.runtime.loop.backend import Row
 from engine.runtime.loop.config import ContextOptions, ModelOptions
-from engine.runtime.loop.scheduler import Scheduler
-from engine.runtime.loop.sequence import SequenceState
 from engine.support.errors import DecodeError
 from engine.types.answer_formats import JsonSchema
 
@@ -204,14 +202,7 @@ def test_preempted_requests_are_guessed_for_again(monkeypatch: pytest.MonkeyPatc
     texts = questions(5, 20)
     options = {**GREEDY, "max_tokens": None, "logprobs": 2}
     monkeypatch.setattr("engine.runtime.loop.sequence.ANSWER", 0)
-    preempted: list[object] = []
-    preempt = Scheduler.preempt
-
-    def watched(scheduler: Scheduler, state: SequenceState) -> None:
-        preempted.append(state)
-        preempt(scheduler, state)
-
-    monkeypatch.setattr(Scheduler, "preempt", watched)
+    preempted = preempted_states(monkeypatch)
     pool: dict[str, Any] = {"n_sequences": 4, "n_ctx": 256, "kv_tokens": 256}
     with loaded(files["often"], **pool) as llm:
         plain = answers(llm, texts, **options)

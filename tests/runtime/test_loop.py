@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from doubles import Bench, echo
+from doubles import Bench, echo, preempted_states
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,8 +12,6 @@ from engine.runtime.guidance.matcher import Mask
 from engine.runtime.loop import sequence
 from engine.runtime.loop.backend import Row, Sampler
 from engine.runtime.loop.generation import Limits
-from engine.runtime.loop.scheduler import Scheduler
-from engine.runtime.loop.sequence import SequenceState
 from engine.support.errors import ContextOverflowError, DecodeError, EngineError
 from engine.testing.scripted import ScriptedSampler
 from engine.types.sampling import SamplingParams
@@ -674,14 +672,7 @@ def test_a_pool_admits_as_many_as_will_fit_and_evaluates_nothing_twice(max_token
 @pytest.mark.parametrize(("length", "preempted"), [(60, 0), (600, 1)])
 def test_answers_that_may_be_long_begin_together(monkeypatch: pytest.MonkeyPatch, length: int, preempted: int) -> None:
     """Three answers, of which each may fill the pool: they start at once, and where they outgrow it one waits once."""
-    gone: list[SequenceState] = []
-    preempt = Scheduler.preempt
-
-    def watched(scheduler: Scheduler, state: SequenceState) -> None:
-        gone.append(state)
-        preempt(scheduler, state)
-
-    monkeypatch.setattr(Scheduler, "preempt", watched)
+    gone = preempted_states(monkeypatch)
     bench = Bench(lambda text: text[0] * length, n_ctx=2000, kv_tokens=2000, n_sequences=3)
     ids = [bench.submit(letter * 100, Limits(max_tokens=1900)) for letter in "abc"]
     bench.step(3)

@@ -7,21 +7,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from engine.formats.families import (
-    DictionarySyntax,
-    Format,
-    JsonSyntax,
-    NestedSyntax,
-    PythonicSyntax,
-    TaggedArgumentsSyntax,
-    TaggedJsonSyntax,
-    ToolSyntax,
-)
+from engine.formats import families
+from engine.formats.families import Format, ToolSyntax
 from engine.tools import json_value
 from engine.types.messages import Message
 from engine.types.parts import ToolCall
 
-GENERIC = JsonSyntax(shape="json", section=("\n<tool_call>\n", "\n</tool_call>"), bare=True, answers=True)
+GENERIC = families.JsonSyntax(shape="json", section=("\n<tool_call>\n", "\n</tool_call>"), bare=True, answers=True)
 """The syntax that models without one of their own are asked to write: one JSON object between tags, which most have
 seen."""
 
@@ -37,34 +29,36 @@ def with_generic_tools(format_: Format) -> Format:
     return format_.model_copy(update={"tools": GENERIC})
 
 
-def writable(syntax: ToolSyntax) -> JsonSyntax | PythonicSyntax | TaggedJsonSyntax | TaggedArgumentsSyntax:
+def writable(
+    syntax: ToolSyntax,
+) -> families.JsonSyntax | families.PythonicSyntax | families.TaggedJsonSyntax | families.TaggedArgumentsSyntax:
     """Returns the syntax, or the generic one if this module cannot write it: all templates of such families write calls
     themselves."""
-    if isinstance(syntax, DictionarySyntax | NestedSyntax):
+    if isinstance(syntax, families.DictionarySyntax | families.NestedSyntax):
         return GENERIC
-    typed = isinstance(syntax, TaggedArgumentsSyntax) and (syntax.type_end or syntax.attributes_end)
+    typed = isinstance(syntax, families.TaggedArgumentsSyntax) and (syntax.type_end or syntax.attributes_end)
     return GENERIC if typed else syntax
 
 
 def reads_values(syntax: ToolSyntax) -> bool:
     """Whether writing calls in this syntax needs the values of their arguments rather than their JSON text."""
-    return isinstance(writable(syntax), PythonicSyntax | TaggedArgumentsSyntax)
+    return isinstance(writable(syntax), families.PythonicSyntax | families.TaggedArgumentsSyntax)
 
 
 def written(calls: Sequence[ToolCall], syntax: ToolSyntax) -> str:
     """Returns the calls as a model writes them in this syntax."""
     match writable(syntax):
-        case PythonicSyntax() as own:
+        case families.PythonicSyntax() as own:
             return _section(own, "[" + ", ".join(map(_pythonic, calls)) + "]")
-        case TaggedJsonSyntax() as own:
+        case families.TaggedJsonSyntax() as own:
             return _section(own, "".join(_tagged(call, own) for call in calls))
-        case TaggedArgumentsSyntax() as own:
+        case families.TaggedArgumentsSyntax() as own:
             sections = [_section(own, _elements(call, own)) for call in calls]
             if not own.heading[0]:
                 return "".join(sections)
             headings = [own.heading[0] + call.name + own.heading[1] for call in calls]
             return (own.between or "").join(map("".join, zip(headings, sections, strict=True)))
-        case JsonSyntax() as own:
+        case families.JsonSyntax() as own:
             objects = [_object(call, own) for call in calls]
             if not own.section[1]:
                 return own.section[0] + (objects[0] if own.bare else f"[{', '.join(objects)}]")
@@ -75,7 +69,7 @@ def _section(syntax: ToolSyntax, body: str) -> str:
     return syntax.section[0] + body + syntax.section[1]
 
 
-def _object(call: ToolCall, syntax: JsonSyntax) -> str:
+def _object(call: ToolCall, syntax: families.JsonSyntax) -> str:
     if syntax.name_is_key:
         return "{" + f"{_json(call.name)}: {call.arguments}" + "}"
     fields = [
@@ -88,7 +82,7 @@ def _object(call: ToolCall, syntax: JsonSyntax) -> str:
     return "{" + ", ".join(fields) + "}"
 
 
-def _tagged(call: ToolCall, syntax: TaggedJsonSyntax) -> str:
+def _tagged(call: ToolCall, syntax: families.TaggedJsonSyntax) -> str:
     name = syntax.name_prefix + call.name
     if syntax.server_end[0]:
         name = _SERVER + "".join(syntax.server_end) + name
@@ -101,7 +95,7 @@ def _tagged(call: ToolCall, syntax: TaggedJsonSyntax) -> str:
     return syntax.call[0] + name + syntax.name_end + call.arguments + syntax.arguments_end + syntax.call[1]
 
 
-def _elements(call: ToolCall, syntax: TaggedArgumentsSyntax) -> str:
+def _elements(call: ToolCall, syntax: families.TaggedArgumentsSyntax) -> str:
     arguments = "".join(
         syntax.argument[0] + key + syntax.key_end + syntax.value_open + _text(value) + syntax.argument[1]
         for key, value in _values(call).items()

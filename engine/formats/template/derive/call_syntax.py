@@ -6,15 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.formats.families import (
-    DictionarySyntax,
-    JsonSyntax,
-    NestedSyntax,
-    PythonicSyntax,
-    TaggedArgumentsSyntax,
-    TaggedJsonSyntax,
-    ToolSyntax,
-)
+from engine.formats import families
+from engine.formats.families import ToolSyntax
 from engine.formats.template.derive.probes import IDS, KEYS, NAME, NUMBER, TAG, VALUES, common_end
 from engine.formats.template.prompt import common
 from engine.types.conversation import as_mapping
@@ -64,7 +57,9 @@ def described(statement: str) -> Iterator[ToolSyntax]:
         closing = close if close.strip().startswith(("</", "<|/", "[/")) else ""
         for section in dict.fromkeys([(opening, closing), (opening, "")]):
             several = "list" if found["list"] else None
-            yield JsonSyntax(shape="json", section=section, arguments_fields=(found["field"],), several=several)
+            yield families.JsonSyntax(
+                shape="json", section=section, arguments_fields=(found["field"],), several=several
+            )
 
 
 def _is_mark(text: str) -> bool:
@@ -74,11 +69,11 @@ def _is_mark(text: str) -> bool:
 def _texts(syntax: ToolSyntax) -> tuple[str, ...]:
     marks = (*syntax.section, *syntax.call_marks)
     match syntax:
-        case TaggedArgumentsSyntax():
+        case families.TaggedArgumentsSyntax():
             return (*marks, *syntax.argument, syntax.name_end, syntax.key_end)
-        case NestedSyntax():
+        case families.NestedSyntax():
             return (*marks, *syntax.tag, syntax.name_end)
-        case TaggedJsonSyntax():
+        case families.TaggedJsonSyntax():
             return (*marks, syntax.name_end)
         case _:
             return marks
@@ -91,7 +86,7 @@ def _led(syntax: ToolSyntax, lead: str) -> ToolSyntax:
     return syntax.model_copy(update={field: (lead + opening.lstrip(), closing)}) if opening else syntax
 
 
-def _json(bodies: Bodies) -> JsonSyntax | None:
+def _json(bodies: Bodies) -> families.JsonSyntax | None:
     """A JSON object that contains the name: its keys, and the marks around it."""
     one = bodies.one
     for place in (match.start() for match in re.finditer(r"\{", one[: one.index(NAME)])):
@@ -105,12 +100,12 @@ def _json(bodies: Bodies) -> JsonSyntax | None:
             opening, closing = opening.rstrip()[:-1], closing.lstrip()[1:]
         section = (opening, closing.rstrip())
         if NAME in call and opening.strip():
-            return JsonSyntax(shape="json", section=section, name_is_key=True)
+            return families.JsonSyntax(shape="json", section=section, name_is_key=True)
         return _object(call, section)
     return None
 
 
-def _object(call: Mapping[str, Any], section: tuple[str, str]) -> JsonSyntax | None:
+def _object(call: Mapping[str, Any], section: tuple[str, str]) -> families.JsonSyntax | None:
     """The syntax of an object with keys for the name, the arguments, and perhaps the id."""
     name = next((key for key, value in call.items() if value == NAME), None)
     arguments = next((key for key, value in call.items() if as_mapping(value) or KEYS[0] in str(value)), None)
@@ -119,7 +114,7 @@ def _object(call: Mapping[str, Any], section: tuple[str, str]) -> JsonSyntax | N
     rest = [key for key in call if key not in (name, arguments)]
     id_ = next((key for key in rest if call[key] == IDS[0] or key.endswith("id")), "")
     bare = not section[0].strip()
-    return JsonSyntax(
+    return families.JsonSyntax(
         shape="json",
         section=("", "") if bare else section,
         bare=bare,
@@ -130,7 +125,7 @@ def _object(call: Mapping[str, Any], section: tuple[str, str]) -> JsonSyntax | N
     )
 
 
-def _pythonic(bodies: Bodies) -> PythonicSyntax | None:
+def _pythonic(bodies: Bodies) -> families.PythonicSyntax | None:
     """Python calls, in a list or not."""
     one = bodies.one
     found = re.search(rf"(\[?){NAME}\({KEYS[0]}=['\"]{VALUES[0]}['\"]\)(\]?)", one)
@@ -138,10 +133,10 @@ def _pythonic(bodies: Bodies) -> PythonicSyntax | None:
         return None
     opening, closing = one[: found.start()], one[found.end() :]
     bare = not opening.strip()
-    return PythonicSyntax(shape="pythonic", section=("", "") if bare else (opening, closing), bare=bare)
+    return families.PythonicSyntax(shape="pythonic", section=("", "") if bare else (opening, closing), bare=bare)
 
 
-def _tagged_json(bodies: Bodies) -> TaggedJsonSyntax | None:
+def _tagged_json(bodies: Bodies) -> families.TaggedJsonSyntax | None:
     """A name in markup, then its arguments as JSON; an id before or after the name, or formed from it."""
     one, two = bodies.one, bodies.two or bodies.one
     head, _, rest = one.partition(NAME)
@@ -172,10 +167,10 @@ def _tagged_json(bodies: Bodies) -> TaggedJsonSyntax | None:
     if not name_end:
         return None
     more["names_declared"] = TAG.search(call[0]) is None
-    return TaggedJsonSyntax(shape="tagged_json", section=section, call=call, name_end=name_end, **more)
+    return families.TaggedJsonSyntax(shape="tagged_json", section=section, call=call, name_end=name_end, **more)
 
 
-def _dictionary(bodies: Bodies) -> DictionarySyntax | None:
+def _dictionary(bodies: Bodies) -> families.DictionarySyntax | None:
     """Bare keys, and strings between marks of their own."""
     head, _, rest = bodies.one.partition(NAME)
     found = re.match(rf"\{{{KEYS[0]}:(\S+?){VALUES[0]}\1\}}", rest)
@@ -183,10 +178,12 @@ def _dictionary(bodies: Bodies) -> DictionarySyntax | None:
         return None
     between = bodies.two.partition(found.group())[2].partition(NAME)[0]
     parts = _parted(head, between, rest[found.end() :])
-    return parts and DictionarySyntax(shape="dictionary", section=parts[0], call=parts[1], quote=found.group(1))
+    return parts and families.DictionarySyntax(
+        shape="dictionary", section=parts[0], call=parts[1], quote=found.group(1)
+    )
 
 
-def _nested(bodies: Bodies) -> NestedSyntax | None:
+def _nested(bodies: Bodies) -> families.NestedSyntax | None:
     """An element for each argument, named like it."""
     head, _, rest = bodies.one.partition(NAME)
     key, value = KEYS[0], VALUES[0]
@@ -201,12 +198,12 @@ def _nested(bodies: Bodies) -> NestedSyntax | None:
     name_end = found["before"].removesuffix(opening)
     between = bodies.two.partition(found.group())[2].partition(NAME)[0]
     parts = _parted(head, between, rest[found.end() :])
-    return parts and NestedSyntax(
+    return parts and families.NestedSyntax(
         shape="nested", section=parts[0], call=parts[1], name_end=name_end, tag=(opening, end, close)
     )
 
 
-def _tagged_args(bodies: Bodies) -> TaggedArgumentsSyntax | None:
+def _tagged_args(bodies: Bodies) -> families.TaggedArgumentsSyntax | None:
     """Name and arguments in markup."""
     one, two, both = bodies.one, bodies.two, bodies.both
     if any(text not in one for text in (KEYS[0], VALUES[0])) or IDS[0] in one or not both:
@@ -223,7 +220,7 @@ def _tagged_args(bodies: Bodies) -> TaggedArgumentsSyntax | None:
     parts = _parted(head, two.partition(VALUES[0] + closing)[2].partition(NAME)[0], after)
     if parts is None or not opening.strip() or not closing.strip() or not key_end:
         return None
-    return TaggedArgumentsSyntax(
+    return families.TaggedArgumentsSyntax(
         shape="tagged_args",
         section=parts[0],
         call=parts[1],
