@@ -43,7 +43,6 @@ class Drawing:
 
 
 GREEDY = Drawing()
-NUCLEUS = Drawing(0.6, 20, 0.95)
 
 
 class Bare:
