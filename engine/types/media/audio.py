@@ -12,11 +12,12 @@ from hashlib import sha256
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
 from engine.support.errors import RequestError, shown
 from engine.types.media.budget import MOST_SAMPLES, MOST_SECONDS, MediaBudget, too_many
 from engine.types.media.decoding import PIECE, samples_of
+from engine.types.media.on_demand import OnDemand
 from engine.types.media.source import Encoded, array_of, bytes_of, damaged, data_url_of, missing
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _ROWS = 1 << 16  # windows that are filtered at once: 25 MB
 AudioSource: TypeAlias = "str | Path | bytes | Audio | NDArray[Any]"
 
 
-class Audio:
+class Audio(OnDemand["_Sound"]):
     """A sound: float32 samples of one channel. Immutable; equal if rate and samples are.
 
     source: a path; the bytes of a WAV, FLAC, OGG or MP3 file, or a `data:` URL of one; a NumPy array of samples, or of
@@ -47,7 +48,7 @@ class Audio:
     RequestError.
     """
 
-    __slots__ = ("_content", "_sent")
+    __slots__ = ()
 
     def __init__(self, source: AudioSource, rate: int | None = None) -> None:
         self._content: _Sound | Encoded = _told(*_sound(source, rate))
@@ -60,34 +61,15 @@ class Audio:
         file.check_size()
         if not (_is_wav(file.head) or _is_compressed(file.head)):
             raise _unknown(file.size)
-        sound = cls.__new__(cls)
-        sound._content, sound._sent = file, True
-        return sound
+        return cls._over_the_wire(file)
 
-    def decode(self, budget: MediaBudget | None = None) -> Self:
-        """Decode a sound that came over the wire, unless it was done before. Raises RequestError for one
-        that cannot be decoded, or is more than what is left of the budget."""
-        if isinstance(self._content, Encoded):
-            budget = budget or MediaBudget()
-            budget.take("parts")
-            budget.take("bytes", self._content.size)
-            self._content = _told(*_of_file(self._content.data(), budget))
-        return self
+    def _read(self, data: bytes, budget: MediaBudget) -> "_Sound":
+        return _told(*_of_file(data, budget))
 
     def count(self, budget: MediaBudget) -> None:
         """Count a sound that came over the wire and was decoded before."""
         if self._sent and self.is_decoded:
             budget.hold("samples", len(self.samples))
-
-    @property
-    def is_decoded(self) -> bool:
-        return not isinstance(self._content, Encoded)
-
-    @property
-    def _heard(self) -> "_Sound":
-        if isinstance(self._content, Encoded):
-            self.decode()
-        return cast("_Sound", self._content)
 
     @property
     def kind(self) -> Literal["audio"]:
@@ -96,26 +78,16 @@ class Audio:
     @property
     def samples(self) -> "Samples":
         """The samples, read-only."""
-        return self._heard.samples
+        return self._decoded.samples
 
     @property
     def rate(self) -> int:
         """Samples per second."""
-        return self._heard.rate
+        return self._decoded.rate
 
     @property
     def seconds(self) -> float:
         return len(self.samples) / self.rate
-
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 over the kind, the rate and the samples."""
-        return self._heard.digest
-
-    @property
-    def identity(self) -> bytes:
-        """What tells it from others without decoding it: the digest, or that of the file."""
-        return self._content.digest
 
     @property
     def about(self) -> str:
@@ -142,12 +114,6 @@ class Audio:
         """Returns the samples at another rate (Hz), through a windowed sinc filter that removes what the lower of both
         rates cannot hold."""
         return self.samples if rate == self.rate else _resampled(self.samples, self.rate, rate)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Audio) and self.digest == other.digest
-
-    def __hash__(self) -> int:
-        return hash(self.digest)
 
     def __repr__(self) -> str:
         at = f" at {self._content.rate} Hz" if isinstance(self._content, _Sound) else ""

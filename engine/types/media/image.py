@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, cas
 from engine.support.errors import RequestError
 from engine.types.media.budget import MOST_PIXELS, MediaBudget, too_many
 from engine.types.media.decoding import pixels_of
+from engine.types.media.on_demand import OnDemand
 from engine.types.media.source import Encoded, array_of, bytes_of, damaged, data_url_of, missing
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ _MAGIC = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"BM")  # and RIFF....
 ImageSource: TypeAlias = "str | Path | bytes | Image | PillowImage | NDArray[Any]"
 
 
-class Image:
+class Image(OnDemand["_Pixels"]):
     """A picture: `width` x `height` pixels in RGB, eight bits each. Immutable; equal if the pixels are.
 
     source: a path; the bytes of a PNG, JPEG, WEBP, GIF or BMP file, or a `data:` URL of one; a Pillow image; a NumPy
@@ -55,10 +56,10 @@ class Image:
     RequestError.
     """
 
-    __slots__ = ("_content", "_sent")
+    __slots__ = ()
 
     def __init__(self, source: ImageSource) -> None:
-        self._content: _Pixels | Encoded = source._shown if isinstance(source, Image) else _pixels(source)
+        self._content: _Pixels | Encoded = source._decoded if isinstance(source, Image) else _pixels(source)
         self._sent = False
 
     @classmethod
@@ -68,9 +69,7 @@ class Image:
         file.check_size()
         if not (file.head.startswith(_MAGIC) or (file.head[:4], file.head[8:12]) == (b"RIFF", b"WEBP")):
             raise _unknown(file.size)
-        image = cls.__new__(cls)
-        image._content, image._sent = file, True
-        return image
+        return cls._over_the_wire(file)
 
     @classmethod
     def sent(cls, data: bytes, budget: MediaBudget) -> Self:
@@ -78,19 +77,10 @@ class Image:
         RequestError as `decode` does."""
         budget.take("parts")
         budget.take("bytes", len(data))
-        image = cls.__new__(cls)
-        image._content, image._sent = _of_file(data, budget), True
-        return image
+        return cls._over_the_wire(_of_file(data, budget))
 
-    def decode(self, budget: MediaBudget | None = None) -> Self:
-        """Decode a picture that came over the wire, unless it was done before. Raises RequestError for
-        one that cannot be decoded, or is more than what is left of the budget."""
-        if isinstance(self._content, Encoded):
-            budget = budget or MediaBudget()
-            budget.take("parts")
-            budget.take("bytes", self._content.size)
-            self._content = _of_file(self._content.data(), budget)
-        return self
+    def _read(self, data: bytes, budget: MediaBudget) -> "_Pixels":
+        return _of_file(data, budget)
 
     def count(self, budget: MediaBudget) -> None:
         """Count a picture that came over the wire and was decoded before."""
@@ -98,41 +88,21 @@ class Image:
             budget.hold("pixels", self.width * self.height)
 
     @property
-    def is_decoded(self) -> bool:
-        return not isinstance(self._content, Encoded)
-
-    @property
-    def _shown(self) -> "_Pixels":
-        if isinstance(self._content, Encoded):
-            self.decode()
-        return cast("_Pixels", self._content)
-
-    @property
     def kind(self) -> Literal["image"]:
         return "image"
 
     @property
     def width(self) -> int:
-        return self._shown.width
+        return self._decoded.width
 
     @property
     def height(self) -> int:
-        return self._shown.height
+        return self._decoded.height
 
     @property
     def rgb(self) -> bytes:
         """The pixels row by row, three bytes each."""
-        return self._shown.rgb
-
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 over the kind, the size and the pixels."""
-        return self._shown.digest
-
-    @property
-    def identity(self) -> bytes:
-        """What tells it from others without decoding it: the digest, or that of the file."""
-        return self._content.digest
+        return self._decoded.rgb
 
     @property
     def about(self) -> str:
@@ -153,7 +123,7 @@ class Image:
 
     def preview(self) -> str:
         """Returns the `data:` URL of the picture, scaled down to 512 pixels on its longer side if it is larger."""
-        width, height, rgb, _ = self._shown
+        width, height, rgb, _ = self._decoded
         step = -(-max(width, height) // _SHOWN)
         if step == 1:
             return self.data_url()
@@ -169,12 +139,6 @@ class Image:
 
     def _repr_html_(self) -> str:
         return f'<img src="{self.preview()}" alt="{self.about}" style="max-width:100%">'
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Image) and self.digest == other.digest
-
-    def __hash__(self) -> int:
-        return hash(self.digest)
 
     def __repr__(self) -> str:
         return f"<Image{self.about.removeprefix('image')} {self.identity.hex()[:8]}>"
