@@ -713,7 +713,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         asked: Sequence[Any] = [messages] if texts is None else texts
         found = [self._turns.answer_prefix(each, tools, options) for each in asked]
         pairs = [pair for tokens, _ in found for pair in self.scorer.labels(tokens, labels)]
-        media = () if texts is not None else found[0].media
+        media = tuple(each for _, placed in found for each in placed)  # none beside a list: its rows are texts
         scores = self.scorer.scores(pairs, options.get("adapters"), media, options.get("cache_salt"))
         several = classifications(labels, scores)
         return several[0] if texts is None else several
