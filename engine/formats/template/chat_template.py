@@ -30,7 +30,7 @@ from engine.formats.template.derive.derivation import derivation, reads_back
 from engine.formats.template.env import Template
 from engine.formats.template.generic import with_generic_tools
 from engine.formats.template.guard import Alphabets, words_of
-from engine.formats.template.history import BUILTIN_VARIABLE, builtin_records, check_builtin
+from engine.formats.template.history import BUILTIN_VARIABLE, MessageWriter, builtin_records, check_builtin
 from engine.formats.template.markers import Markers, merged, overlaps
 from engine.formats.template.prompt import with_tail
 from engine.formats.template.reasoning import NO_SWITCH, Switch, switch
@@ -131,8 +131,9 @@ class ChatTemplate:
         markers = Markers(control_tokens, also)
         words = words_of(source, markers)
         forms = ToolForms(template, fixed, parts=self.capabilities.content_parts)
+        writer = MessageWriter(self.format, self.capabilities)
         self._setting = Setting(
-            template, self.format, self.capabilities, fixed, markers, words, forms, Alphabets(source)
+            template, self.format, self.capabilities, fixed, markers, words, forms, writer, Alphabets(source)
         )
         self._with_tools: ChatTemplate | None = None
         self._with_documents: Callable[[], ChatTemplate] = lambda: self

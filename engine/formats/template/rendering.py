@@ -18,6 +18,7 @@ from engine.formats.template.generic import GENERIC, reads_values, with_statemen
 from engine.formats.template.guard import Alphabets, Authored, Guard, Marking, absent
 from engine.formats.template.history import (
     BUILTIN_VARIABLE,
+    MessageWriter,
     builtin_as_written,
     entries,
     is_builtin,
@@ -47,8 +48,8 @@ Passed in, since this module knows no parser."""
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What all renders of one template share. `fixed` are the variables that never change, `markers` the texts of
-    control tokens, `words` what the template may look for in callers' text, `forms` how it takes tools, `alphabets` the
-    stand-ins of the guard."""
+    control tokens, `words` what the template may look for in callers' text, `forms` how it takes tools, `writer` how
+    messages, `alphabets` the stand-ins of the guard."""
 
     template: Template
     format: Format
@@ -57,6 +58,7 @@ class Setting:
     markers: Markers
     words: frozenset[str]
     forms: ToolForms
+    writer: MessageWriter
     alphabets: Alphabets
 
 
@@ -402,7 +404,7 @@ class _Run:
 
     def _render(self, conversation: Sequence[Message], *, generates: bool) -> str:
         can, switch, given = self._setting.can, self._given.switch, self._given
-        adapted = entries(with_words(conversation, switch), self._format, can, given.preamble)
+        adapted = entries(with_words(conversation, switch), self._setting.writer, given.preamble)
         if self._in_system and adapted:
             if adapted[0]["role"] != "system":
                 adapted.insert(0, {"role": "system", "content": ""})
