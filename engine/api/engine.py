@@ -98,14 +98,32 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
     ) -> None:
         service = Service(backend, options, draft)
         name = "" if model is None else model.info.name or model.info.path.stem
-        turns = Turns(service, template, seed, options and options.media_urls, sampling, name)
+        self._hold(
+            service,
+            Turns(service, template, seed, options and options.media_urls, sampling, name),
+            model,
+            AdapterLoader(service, adapters, self.close),
+            Scorer(service),
+            Embedder.of(service, None if model is None else model.info),
+        )
+
+    def _hold(
+        self,
+        service: Service,
+        turns: Turns,
+        model: Model | IsolatedModel | None,
+        adapters: AdapterLoader,
+        scorer: Scorer,
+        embedder: Embedder,
+    ) -> None:
+        """Take the parts that the methods call: all that an engine is made of."""
         self._service = service
         self._turns = turns
         self._model = model
-        self._adapters = AdapterLoader(service, adapters, self.close)
-        self.scorer = Scorer(service)
+        self._adapters = adapters
+        self.scorer = scorer
         """What `score` and `classify` ask for log-probabilities."""
-        self.embedder = Embedder.of(service, None if model is None else model.info)
+        self.embedder = embedder
         """What `embed` and `rerank` ask for vectors."""
 
     @classmethod
@@ -713,7 +731,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         asked: Sequence[Any] = [messages] if texts is None else texts
         found = [self._turns.answer_prefix(each, tools, options) for each in asked]
         pairs = [pair for tokens, _ in found for pair in self.scorer.labels(tokens, labels)]
-        media = () if texts is not None else found[0].media
+        media = tuple(each for _, placed in found for each in placed)  # none beside a list: its rows are texts
         scores = self.scorer.scores(pairs, options.get("adapters"), media, options.get("cache_salt"))
         several = classifications(labels, scores)
         return several[0] if texts is None else several

@@ -109,12 +109,14 @@ class EngineHandle(Engine):
         self._engines = engines
         self.name = name
         lease = partial(engines.lease, name)
-        self._service = cast("Service", _Leased(lease, Service, "_service"))
-        self._turns = cast("Turns", _Leased(lease, Turns, "_turns"))
-        self._model = cast("Model", _Leased(lease, Model, "_model"))
-        self._adapters = cast("AdapterLoader", _Leased(lease, AdapterLoader, "_adapters"))
-        self.scorer = cast("Scorer", _Leased(lease, Scorer, "scorer"))
-        self.embedder = cast("Embedder", _Leased(partial(lease, vectors=True), Embedder, "embedder"))
+        self._hold(
+            cast("Service", _Leased(lease, Service, "_service")),
+            cast("Turns", _Leased(lease, Turns, "_turns")),
+            cast("Model", _Leased(lease, Model, "_model")),
+            cast("AdapterLoader", _Leased(lease, AdapterLoader, "_adapters")),
+            cast("Scorer", _Leased(lease, Scorer, "scorer")),
+            cast("Embedder", _Leased(partial(lease, vectors=True), Embedder, "embedder")),
+        )
 
     @property
     def metrics(self) -> Metrics:

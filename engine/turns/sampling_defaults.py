@@ -36,7 +36,19 @@ _OF_REPOSITORY = {
 }
 """Keys of a generation_config.json (transformers' GenerationConfig), and our names."""
 _CALLER, _ENGINE = "the caller", "Engine.load"
-_FILTERS = frozenset({"top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold"})
+_FILTERS = frozenset(
+    {
+        "dynatemp_range",
+        "dynatemp_exponent",
+        "top_k",
+        "top_p",
+        "min_p",
+        "typical_p",
+        "top_n_sigma",
+        "xtc_probability",
+        "xtc_threshold",
+    }
+)
 _NONE = frozenset[str]()
 _UNTOLD = frozenset({"logprobs", "max_tokens", "min_tokens", "ignore_eos"})
 """Numbers that say nothing of how a token is drawn."""

@@ -75,7 +75,8 @@ class Scorer:
 
     def media(self, prompt: TextOrTokens | Prompt) -> tuple[ChunkAt, ...]:
         """Returns the pictures and sounds among the tokens of a rendered prompt."""
-        return self._service.tokenized(prompt).media if isinstance(prompt, Prompt) else ()
+        _, media = self._service.tokenized(prompt) if isinstance(prompt, Prompt) else ((), ())
+        return media
 
     def _pair(self, prompt: TextOrTokens, continuation: TextOrTokens, *, special: bool) -> Pair:
         vocab = self._service.vocab

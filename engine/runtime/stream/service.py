@@ -18,7 +18,7 @@ from engine.runtime.loop.config import LoopOptions
 from engine.runtime.loop.metrics import Metrics, Tally
 from engine.runtime.loop.request import Reply, Request, TurnRequest, check_fits
 from engine.runtime.loop.runner import LoopHandle, RemoteContext, Runner
-from engine.runtime.media.media import ChunkAt, Tokenized, has_media
+from engine.runtime.media.media import ChunkAt, TokensAndMedia, has_media
 from engine.runtime.stream.embed_queue import Embed
 from engine.runtime.stream.pending import PendingVectors
 from engine.runtime.stream.process import OwnerProcess
@@ -132,9 +132,10 @@ class Service:
     def tokens(self, prompt: Prompt) -> tuple[int, ...]:
         """Returns the tokens that `submit` sends for a prompt; for turns generated here, the very tokens that were
         generated. Raises ForgedPromptError if callers' text became a control token, RequestError for media."""
-        return self.tokenized(prompt).tokens
+        tokens, _ = self.tokenized(prompt)
+        return tokens
 
-    def tokenized(self, prompt: Prompt) -> Tokenized:
+    def tokenized(self, prompt: Prompt) -> TokensAndMedia:
         """Returns the tokens of a prompt, and the pictures and sounds among them. Raises what `tokens` raises."""
         self.check()
         return self._prompts.tokenized(prompt)
@@ -149,7 +150,7 @@ class Service:
         turn.check()
         check_generates(self._info)
         _check_tokens(turn.sampling, self._vocab.size)
-        tokens, media = Tokenized(turn.tokens) if turn.tokens else self.tokenized(turn.prompt)
+        tokens, media = (turn.tokens, ()) if turn.tokens else self.tokenized(turn.prompt)
         if not tokens:
             raise RequestError("The prompt is empty; give the model at least one token to continue.")
         check_end(tokens)
