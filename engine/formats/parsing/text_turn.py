@@ -72,7 +72,7 @@ class TextTurn:
         closers = self._calls.section.closers.literals if self._calls else ()
         self._left_over(known, closers)
         in_content += [*self._call_ends, *sorted(self._elements), *(WHOLE if self._whole else ())]
-        self._in_content = compiled(*in_content)
+        self._in_content = compiled(*in_content, *(marks.answer if format_.content_repeats else ()))
         self._in_answer = compiled(*in_content, *marks.answer_end)
         at_start = [*openers, *marks.opens, *marks.closes, *marks.answer, *marks.start, *marks.header]
         at_start += [*marks.fences, *marks.ends, *marks.stops, *marks.strays, *self._call_ends]

@@ -101,6 +101,23 @@ def test_reasoning_that_repeats_may_stand_anywhere(repeats: bool) -> None:
     assert ("think" in found.content) is not repeats
 
 
+@pytest.mark.parametrize("marks", [("<|say|>", "<|/say|>"), ("<say>", "</say>"), ("[SAY]", "[/SAY]")])
+@pytest.mark.parametrize("repeats", [True, False])
+def test_an_answer_that_repeats_may_have_text_before_each_part(marks: tuple[str, str], repeats: bool) -> None:
+    answer = {"open": marks[0], "close": marks[1], "repeats": repeats}
+    format_ = format_of(changed(SHAPES["a list of calls"].template, "fields.content", answer))
+    first, second = (f"{marks[0]}{text}{marks[1]}" for text in "AB")
+    call = '<|do|>[{"tool": "look", "input": {}}]<|/do|>'
+    for between in ("", "\n", call, "<|think|>So.<|/think|>", " x ", f" x {call}y "):
+        found = {fold(run(Parser(format_, tools=[LOOK]), cut)).content for cut in splits(first + between + second)}
+        assert len(found) == 1
+        shown = "".join(found.pop().split())
+        if repeats or "x" not in between:
+            assert shown in ("AB", "AxB", "AxyB")
+        else:
+            assert marks[0] in shown
+
+
 @pytest.mark.parametrize("value", ["true", "null", "3", '{"a": 1}'])
 def test_a_value_without_a_parser_is_text(value: str) -> None:
     """Unless the tool's schema names another type."""

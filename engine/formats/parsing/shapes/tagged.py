@@ -127,7 +127,6 @@ class TaggedJsonShape:
             yield from section.superfluous([*self._arguments_end.literals, *section.closers.literals])
         return outcome
 
-
     def _is_whole(self) -> Gen[bool]:
         """Whether what stands in place of an object ends the arguments, where a marker does."""
         section, ends = self._section, (*self._arguments_end.literals, *self._section.closers.literals)
@@ -206,6 +205,7 @@ class TaggedArgumentsShape:
             return ""
         outcome = yield from self._arguments(arguments)
         if outcome is Outcome.MALFORMED:
+            section.emitter.doubted |= self._unclosed
             arguments.flush()
             yield from section.rest_is_malformed(call, *section.closers.literals)
         elif outcome is Outcome.TRUNCATED:
@@ -358,12 +358,10 @@ class TaggedArgumentsShape:
         if not arguments.is_json() and (inner.arguments or arguments.in_string):
             return (yield from self._inner_end(hit, arguments, inner))
         inner.doubled = yield from self._doubled(hit)
-        if inner.doubled and self._unclosed:
-            return Outcome.MALFORMED  # the second may close the value that seemed to end before: this is part of that
-        of_element = inner.doubled and inner.elements
-        if not of_element and (
-            inner.doubled or arguments.is_json() or (yield from self._section.followed(hit, self._follows))
-        ):
+        ends = inner.doubled or arguments.is_json() or (yield from self._section.followed(hit, self._follows))
+        if self._unclosed and (inner.doubled or not ends):
+            return Outcome.MALFORMED  # this argument is part of the value that seemed to end where it begins
+        if ends and not (inner.doubled and inner.elements):
             return Outcome.COMPLETE
         inner.elements = max(inner.elements - 1, 0)
         return None
