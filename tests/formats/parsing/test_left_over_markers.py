@@ -211,3 +211,13 @@ def test_behind_a_slip_at_a_section_s_beginning_its_calls_are_read() -> None:
                     found,
                 )
                 assert found.content == ""
+
+
+def test_what_stands_before_an_object_belongs_to_a_malformed_call() -> None:
+    """It is no call of its own that leaves the object as the answer."""
+    for name in ("plamo-3", "functionary-3.1", "deepseek-v3.1"):
+        for slip in ("oops", "12", "\noops\n", "null "):
+            text = writer.written(PARIS, of_family(name)).replace("{", slip + "{", 1)
+            found = read(name, text)
+            assert (found.content, found.tool_calls[0].error) == ("", "malformed"), (text, found)
+            assert "Paris" in found.tool_calls[0].arguments
