@@ -102,12 +102,12 @@ def markup(family: str) -> tuple[tuple[str, str], ...]:
             ("call without section", writer.SHAPES[bare.shape](bare, name, json.loads(arguments), 0))
             for name, arguments in (("wipe", "{}"), ("wipe", '{"disk": "a"}'), ("trip", '{"n": 7}'))
         ]
-    found += [("argument", text) for text in _elements(format_.tools)]
+    found += [("argument", text) for text in elements(format_.tools)]
     found += [("marker", text) for text in markers(family)]
     return tuple(dict.fromkeys((kind, text) for kind, text in found if text.strip()))
 
 
-def _elements(tools: ToolSyntax | None) -> list[str]:
+def elements(tools: ToolSyntax | None) -> list[str]:
     """Arguments in markup: of the value's own name, of another of the tool's, of none; in each other, beside each
     other."""
     if tools is None or tools.shape not in ("tagged_args", "nested"):

@@ -3,10 +3,14 @@
 import copy
 import json
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+import writer
+from canonical import Call, Turn
+from markup_values import TOOLS, elements
 from parsing_cases import run, splits
 from response_templates import CODER, HARMONY, HERMES, PARIS, SHAPES, stated
 
@@ -99,6 +103,23 @@ def test_reasoning_that_repeats_may_stand_anywhere(repeats: bool) -> None:
     found = fold(run(Parser(format_of(spec), tools=[LOOK]), ["<think>A</think>So <think>B</think>on."]))
     assert found.reasoning == ("A\nB" if repeats else "A")
     assert ("think" in found.content) is not repeats
+
+
+@pytest.mark.parametrize("name", ["an element for each argument", "arguments in tags", "pairs"])
+def test_an_argument_in_markup_is_text_of_the_value_that_holds_it(name: str) -> None:
+    """Also one of the value's own name; or the call has an error."""
+    format_ = format_of(SHAPES[name].template)
+    verdicts: list[bool] = []
+    for text, filling in product(elements(format_.tools), ("{}", "see {} ok", "a\n{}\nb")):
+        for given in ({"to": filling.format(text)}, {"to": filling.format(text), "n": 3}):
+            output = writer.written(Turn("", (Call("trip", json.dumps(given)),)), format_)
+            for cut in ([output], list(output)):
+                calls = fold(run(Parser(format_, tools=TOOLS), cut)).tool_calls
+                whole = [(call.name, json.loads(call.arguments)) for call in calls if not call.error]
+                assert calls
+                assert whole in ([], [("trip", given)]), (output, calls)
+                verdicts.append(bool(whole))
+    assert sum(verdicts) > len(verdicts) / 2
 
 
 @pytest.mark.parametrize("marks", [("<|say|>", "<|/say|>"), ("<say>", "</say>"), ("[SAY]", "[/SAY]")])

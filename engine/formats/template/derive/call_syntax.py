@@ -65,7 +65,7 @@ def described(statement: str) -> Iterator[ToolSyntax]:
 
 
 _MENTION = re.compile(
-    rf"(?P<open>(?=\W*\w*(?i:call)){TAG.pattern})[^.<\n]{{0,40}}\b(?i:json)\b(?P<list> (?:list|array)\b)?"
+    rf"(?P<open>(?![<\[]\|?/)(?=\W*\w*(?i:call)){TAG.pattern})[^.<\n]{{0,40}}\b(?i:json)\b(?P<list> (?:list|array)\b)?"
 )
 """A sentence that names the marker before calls in JSON."""
 
