@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 from engine.api import loading
 from engine.api.adapter_loader import AdapterLoader, AdapterSource
@@ -22,7 +22,6 @@ from engine.llama.model import Model
 from engine.llama.plan.machine import keep_no_large_blocks
 from engine.llama.plan.plan import Machine, Plan, this_machine
 from engine.llama.vocab import LlamaVocab
-from engine.openai.client import AsyncOpenAI, OpenAI
 from engine.runtime.cache.state_store import StateStore
 from engine.runtime.loop.metrics import Metrics
 from engine.runtime.stream.service import Service
@@ -38,6 +37,9 @@ from engine.support.errors import (
     shown,
 )
 from engine.support.offloop import is_unwanted, off_loop
+
+if TYPE_CHECKING:
+    from engine.openai.client import AsyncClient, Client
 from engine.turns.embedding import Embedder
 from engine.turns.options import NGRAM, LoadArguments, check_arguments, settings
 from engine.turns.reasoning_memory import ReasoningMemory
@@ -297,8 +299,17 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
         self._timeout = timeout
         self._on_wait = on_wait
 
-    openai_client = OpenAI
-    async_openai_client = AsyncOpenAI
+    def openai_client(self, **options: Any) -> "Client":
+        """Returns the `openai` package's client over these engines: `engine.openai.OpenAI(engines, **options)`."""
+        from engine.openai.client import OpenAI
+
+        return OpenAI(self, **options)
+
+    def async_openai_client(self, **options: Any) -> "AsyncClient":
+        """`openai_client` for an event loop."""
+        from engine.openai.client import AsyncOpenAI
+
+        return AsyncOpenAI(self, **options)
 
     def __getitem__(self, name: str) -> EngineHandle:
         """Returns the model's engine, without loading it. Raises KeyError."""
