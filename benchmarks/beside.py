@@ -30,7 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
@@ -41,7 +41,7 @@ from measuring import by_turns, words  # noqa: E402
 from models import model_file  # noqa: E402
 from peers import GREEDY, LlamaPython, LlamaServer  # noqa: E402
 
-from engine import Completion, Engine  # noqa: E402
+from engine import Engine  # noqa: E402
 from engine.llama.gguf.gguf import read_gguf  # noqa: E402
 from engine.llama.params import on_cpu  # noqa: E402
 from engine.runtime.loop.config import ContextOptions  # noqa: E402
@@ -93,8 +93,8 @@ def ours(given: argparse.Namespace, stack: ExitStack) -> Running:
     pool = stack.enter_context(ThreadPoolExecutor(SLOTS))
 
     def one(text: str, most: int) -> int:
-        done: Completion = llm.complete(text, max_tokens=most, ignore_eos=True, **GREEDY.options)
-        return done.usage.completion_tokens if done.usage else 0
+        done: Any = llm.complete(text, max_tokens=most, ignore_eos=True, **GREEDY.options)
+        return int(done.usage.completion_tokens)
 
     def answer(texts: Sequence[str], most: int) -> int:
         return sum(pool.map(partial(one, most=most), texts))

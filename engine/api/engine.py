@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from engine.api import batch_generate, loading
 from engine.api.adapter_loader import AdapterLoader, AdapterSource
+from engine.api.clients import async_openai_client, openai_client
 from engine.api.loading import Loaded, TemplateChoice
 from engine.formats.families import Family, FamilyLike, ResponseTemplateLike
 from engine.formats.template.chat_template import ChatTemplate
@@ -60,7 +61,6 @@ if TYPE_CHECKING:  # what a plain chat does not need is imported where it is use
     from engine.agent.transcript import RunInput
     from engine.api.explain import Explanation
     from engine.api.inspect import Inspection
-    from engine.openai.client import AsyncClient, Client
 
 
 class Engine(Guided, NotCopied, metaclass=GuidedClass):
@@ -773,17 +773,8 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
             self.template, self._turns.explain_input(messages, tools, output, options), self._service.vocab
         )
 
-    def openai_client(self, **options: Any) -> "Client":
-        """Returns the `openai` package's client over this engine: `engine.openai.OpenAI(llm, **options)`."""
-        from engine.openai.client import OpenAI
-
-        return OpenAI(self, **options)
-
-    def async_openai_client(self, **options: Any) -> "AsyncClient":
-        """`openai_client` for an event loop."""
-        from engine.openai.client import AsyncOpenAI
-
-        return AsyncOpenAI(self, **options)
+    openai_client = openai_client
+    async_openai_client = async_openai_client
 
     def inspect(self) -> "Inspection":
         """Returns what the engine knows about the model."""

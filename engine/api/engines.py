@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
+from typing import Any, Self, TypeAlias, cast
 
 from engine.api import loading
 from engine.api.adapter_loader import AdapterLoader, AdapterSource
 from engine.api.admission import Admission, Load, Ticket, Waiting
 from engine.api.budget import Bytes, Size, budgeted
+from engine.api.clients import async_openai_client, openai_client
 from engine.api.engine import Engine
 from engine.llama.gguf.gguf import GgufFile, read_gguf
 from engine.llama.gguf.projector_file import ProjectorFile
@@ -37,9 +38,6 @@ from engine.support.errors import (
     shown,
 )
 from engine.support.offloop import is_unwanted, off_loop
-
-if TYPE_CHECKING:
-    from engine.openai.client import AsyncClient, Client
 from engine.turns.embedding import Embedder
 from engine.turns.options import NGRAM, LoadArguments, check_arguments, settings
 from engine.turns.reasoning_memory import ReasoningMemory
@@ -299,17 +297,8 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
         self._timeout = timeout
         self._on_wait = on_wait
 
-    def openai_client(self, **options: Any) -> "Client":
-        """Returns the `openai` package's client over these engines: `engine.openai.OpenAI(engines, **options)`."""
-        from engine.openai.client import OpenAI
-
-        return OpenAI(self, **options)
-
-    def async_openai_client(self, **options: Any) -> "AsyncClient":
-        """`openai_client` for an event loop."""
-        from engine.openai.client import AsyncOpenAI
-
-        return AsyncOpenAI(self, **options)
+    openai_client = openai_client
+    async_openai_client = async_openai_client
 
     def __getitem__(self, name: str) -> EngineHandle:
         """Returns the model's engine, without loading it. Raises KeyError."""
