@@ -30,7 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
@@ -93,8 +93,8 @@ def ours(given: argparse.Namespace, stack: ExitStack) -> Running:
     pool = stack.enter_context(ThreadPoolExecutor(SLOTS))
 
     def one(text: str, most: int) -> int:
-        done: Any = llm.complete(text, max_tokens=most, ignore_eos=True, **GREEDY.options)
-        return int(done.usage.completion_tokens)
+        usage = llm.stream_complete(text, max_tokens=most, ignore_eos=True, **GREEDY.options).result().usage
+        return usage.completion_tokens if usage else 0
 
     def answer(texts: Sequence[str], most: int) -> int:
         return sum(pool.map(partial(one, most=most), texts))
