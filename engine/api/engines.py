@@ -15,6 +15,7 @@ from engine.api import loading
 from engine.api.adapter_loader import AdapterLoader, AdapterSource
 from engine.api.admission import Admission, Load, Ticket, Waiting
 from engine.api.budget import Bytes, Size, budgeted
+from engine.api.clients import async_openai_client, openai_client
 from engine.api.engine import Engine
 from engine.llama.gguf.gguf import GgufFile, read_gguf
 from engine.llama.gguf.projector_file import ProjectorFile
@@ -22,7 +23,6 @@ from engine.llama.model import Model
 from engine.llama.plan.machine import keep_no_large_blocks
 from engine.llama.plan.plan import Machine, Plan, this_machine
 from engine.llama.vocab import LlamaVocab
-from engine.openai.client import AsyncOpenAI, OpenAI
 from engine.runtime.cache.state_store import StateStore
 from engine.runtime.loop.metrics import Metrics
 from engine.runtime.stream.service import Service
@@ -299,8 +299,8 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
         self._timeout = timeout
         self._on_wait = on_wait
 
-    openai_client = OpenAI
-    async_openai_client = AsyncOpenAI
+    openai_client = openai_client
+    async_openai_client = async_openai_client
 
     def __getitem__(self, name: str) -> EngineHandle:
         """Returns the model's engine, without loading it. Raises KeyError."""

@@ -1,6 +1,5 @@
 """Submit a turn, get a stream of events; from any thread, and from asyncio."""
 
-import asyncio
 import contextlib
 import itertools
 import logging
@@ -8,7 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from engine.runtime.adapters.adapters import AdapterInfo, AdapterNames, AdaptersLike, DropAdapter, LoadAdapter
 from engine.runtime.cache.token_memory import TurnMemory
@@ -29,6 +28,9 @@ from engine.support.errors import EngineError, QueueFullError, RequestError, sho
 from engine.types.events import Finished
 from engine.types.prompt import Prompt
 from engine.types.sampling import Progress, SamplingParams
+
+if TYPE_CHECKING:  # only readers in an event loop need it
+    import asyncio
 
 _log = logging.getLogger("engine.service")
 NOT_CHAT = (
