@@ -9,7 +9,8 @@ output; `python` blocks run in order in one namespace, and a `text` block right 
 blocks show commands whose output is nobody's promise: they are not run, but each `llama-engine` in them must be
 understood, and each extra must exist. `py` blocks need what is not installed here; tests elsewhere run them. Times,
 speeds, sizes of memory and made-up ids are masked before comparing. Run as a script (`python
-tests/project/test_readme.py [PAGE ...]`) this file writes the present outputs into the pages.
+tests/project/test_readme.py [PAGE ...]`) this file writes the present outputs into the pages; with `--code FOLDER` it
+writes each page's Python as a module, which .ci/run type-checks.
 """
 
 import contextlib
@@ -44,6 +45,15 @@ PAGES = (README, *sorted((ROOT / "docs").rglob("*.md")))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 FILES = ("model.gguf", "mmproj.gguf")
 LANGUAGES = {"console", "jinja", "json", "py", "python", "sh", "text", "toml"}
+# Pages whose code is not type-checked yet.
+UNTYPED = {
+    "README.md",
+    "docs/index.md",
+    "docs/reference/families.md",
+    "docs/start/first-chat.md",
+    "docs/start/which-model.md",
+}
+OF_OTHERS = re.compile(r"^(?:from|import) (?:llama_cpp|pandas)\b", re.MULTILINE)  # wrong types, and none
 MOST_WORDS, MOST_LINES, MOST_COLUMNS = 700, 130, 104
 _BLOCK = re.compile(r"^```(\w*)(?: title=\"(.+?)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MASKS = (
@@ -284,6 +294,41 @@ def test_the_mask_hides_figures_and_nothing_else() -> None:
     assert masked("12 tokens in 0.31 s, 1,042.5 tokens/s, call_aB3") == "12 tokens in # s, # tokens/s, call_#"
 
 
+def code(source: str) -> str:
+    """A page's Python, each line where the page has it."""
+    lines = [""] * source.count("\n")
+    for block in blocks(source):
+        if block.language == "python" and not OF_OTHERS.search(block.text):
+            first, text = source[: block.start].count("\n"), block.text.splitlines()
+            lines[first : first + len(text)] = text
+    return "\n".join(lines) + "\n"
+
+
+def write_code(folder: Path) -> None:
+    """Write each page's Python into a folder, as a module of the page's name."""
+    for page in PAGES:
+        name = page.relative_to(ROOT)
+        if name.as_posix() not in UNTYPED and (text := code(page.read_text(encoding="utf-8"))).strip():
+            path = folder / name.with_suffix(".py")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _ = path.write_text(text, encoding="utf-8")
+
+
+def test_the_code_of_every_page_is_type_checked(tmp_path: Path) -> None:
+    write_code(tmp_path)
+    named = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in PAGES}
+    assert named.keys() >= UNTYPED
+    for name, source in named.items():
+        path = (tmp_path / name).with_suffix(".py")
+        there = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        for block in blocks(source):
+            if block.language == "python" and name not in UNTYPED and not OF_OTHERS.search(block.text):
+                first, text = source[: block.start].count("\n"), block.text.splitlines()
+                assert there[first : first + len(text)] == text, f"{name}:{first}"
+    steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert re.search(r"test_readme\.py --code (\S+)\n\S+basedpyright \1\n", steps)
+
+
 def write(pages: Sequence[Path]) -> None:
     """Put the present outputs into the pages."""
     for page in pages:
@@ -298,5 +343,7 @@ if __name__ == "__main__" and sys.argv[1:2] == ["--told"]:
     told, page = map(Path, sys.argv[2:])
     _ = hide(page.read_text(encoding="utf-8"))
     _ = told.write_text(json.dumps([(block.start, text) for block, text in refreshed(page)]), encoding="utf-8")
+elif __name__ == "__main__" and sys.argv[1:2] == ["--code"]:
+    write_code(Path(sys.argv[2]))
 elif __name__ == "__main__":
     write([Path(name).resolve() for name in sys.argv[1:]] or PAGES)
