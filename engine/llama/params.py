@@ -38,6 +38,17 @@ def on_cpu(model: GgufFile, options: ContextOptions, n_ctx: int, n_sequences: in
     return replace(options, flash_attn=flash_attn, n_ubatch=options.n_ubatch or rows)
 
 
+def at_once(options: ContextOptions, n_sequences: int) -> ContextOptions:
+    """Returns the options of a context whose batches are one micro-batch each, as sliding windows need.
+
+    Before llama.cpp computes the first micro-batch of a batch, it looks for the cells of all of them. What the later
+    ones push out of a window is then gone for the first ones too, which attend to less than they should
+    (llama-kv-cache.cpp: `prepare` restores the cells that it took, not those that `apply_ubatch` purged).
+    """
+    rows = max(options.rows_at_once, n_sequences)
+    return replace(options, n_batch=rows, n_ubatch=rows)
+
+
 def check(model: GgufFile, options: ContextOptions) -> None:
     """Raise RequestError for a `type_k` whose blocks do not divide the heads. llama.cpp checks this only with flash
     attention, and otherwise ends the process."""

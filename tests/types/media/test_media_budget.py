@@ -116,5 +116,8 @@ def test_a_request_does_not_wait_longer_than_its_time_for_the_child_to_start(mon
     picture_sent = Image.undecoded(Encoded(base64.b64encode(FILES["PNG"]).decode()))
     with pytest.raises(RequestError, match="the request's deadline"):
         link.read_media([picture_sent], {"image"}, None, time.monotonic() - 1)
+    starting = decoding._children["image"]  # pyright: ignore[reportPrivateUsage]
+    assert starting.alive, "for the next request"
+    assert not starting.greeted
     assert [each.kind for each in link.read_media([picture_sent], {"image"}, None, None)] == ["image"]
     assert picture_sent.width == 31
