@@ -87,6 +87,9 @@ class Inspection:
         width = max(len(name) for name, _ in rows)
         return visible("\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows))
 
+    def __str__(self) -> str:
+        return self.text()
+
     def __repr__(self) -> str:
         return f"<Inspection: {self.name or self.path}, {self.family or self._kind()}>"
 

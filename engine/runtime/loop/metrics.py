@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from engine.support.display import record_html
+from engine.support.printed import Printed
 from engine.types.completion import Usage
 from engine.types.sampling import FinishReason
 
@@ -20,8 +21,8 @@ _COUNTERS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Metrics:
+@dataclass(frozen=True, slots=True, repr=False)
+class Metrics(Printed):
     """Sums over the requests that are over; `running` counts the others. Times are in seconds, summed over requests
     that overlap.
 
