@@ -175,11 +175,11 @@ otherwise. `llama-engine inspect` and `llama-engine families check FILE --templa
 the differences too.
 
 ```python
-from engine import ChatTemplate, Families
+import engine
 
-families = Families.load("fable.toml")
+families = engine.Families.load("fable.toml")
 with open("fable.jinja") as file:
-    template = ChatTemplate(file.read(), family=families, response_template="fable.json")
+    template = engine.ChatTemplate(file.read(), family=families, response_template="fable.json")
 print(template.detection.response_template)
 ```
 ```text
