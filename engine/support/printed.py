@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, cast
 
+from pydantic import BaseModel
+
 _DIGITS = 4
 
 
@@ -29,9 +31,8 @@ class Printed:
 
 def _defaults(record: Any) -> Iterator[tuple[str, object]]:
     """Yields the names of the fields that may be printed, and their defaults: MISSING where there is none."""
-    kind: type[object] = type(record)
-    if (models := getattr(kind, "model_fields", None)) is not None:
-        for name, field in models.items():
+    if isinstance(record, BaseModel):
+        for name, field in type(record).model_fields.items():
             if field.repr:
                 yield name, MISSING if field.is_required() else field.get_default(call_default_factory=True)
     else:
