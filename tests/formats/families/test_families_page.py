@@ -18,8 +18,8 @@ TITLE = """# Model families
 ## Models by name
 
 A model that is not here works, too: its format is derived from its chat template, and `llama-engine inspect FILE` says
-how. *Thinking*: what `reasoning=` takes; "always" has no switch. Calls are in the model's own format (JSON that is asked
-for, where it has none). [More of each family](#the-families-that-are-known).
+how. *Thinking*: what `reasoning=` takes; "always" has no switch. Calls are in the model's own format, or
+"as JSON" that is asked for. [More of each family](#the-families-that-are-known).
 
 | models | thinking | calls | family |
 |---|---|---|---|
