@@ -57,6 +57,7 @@ from engine.support.display import (
     visible_json,
 )
 from engine.testing import ScriptedEngine
+from engine.types.blocks import result_block
 from engine.types.messages import Messages
 from engine.types.sampling import FinishReason, Logprobs
 
@@ -427,8 +428,18 @@ def test_a_call_is_one_card_with_its_result_its_time_and_its_picture() -> None:
     assert card in run._repr_html_()
     assert "Rain?" in block_html(asked)
     assert result.seconds == pytest.approx(0.33)
-    assert "[image 6x4]" in page_text(run._blocks())
+    assert block_html(called).count("image 6x4") == 2, "its caption, and what is read in place of it"
+    assert page_text(run._blocks()).count("[image 6x4]") == 1
+    only = block_html(result_block("[image 6x4]", parts, failed=False, seconds=0.0001))
+    assert "under 1 ms" in only
+    assert _value_of(only) == ""
+    assert "```text\n\n```" not in run._repr_markdown_()
     assert page_text(run._blocks()).startswith("user: Rain?\n")
+
+
+def _value_of(card: str) -> str:
+    """The text of a result's card, without its heading and its picture."""
+    return re.sub(r"<div><b>result</b>.*?</div>|<div><img.*?</div>|<[^>]+>", "", card)
 
 
 def answered(value: object) -> str:
