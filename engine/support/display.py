@@ -463,11 +463,12 @@ def _cell(tag: str, text: str) -> str:
 def record_html(fields: Iterable[tuple[str, object]]) -> str:
     """Returns counts and times as a table, those that are 0 or None left out; floats are seconds."""
     rows: list[tuple[str, str]] = []
-    for name, value in fields:
+    for field, value in fields:
+        name = field.removesuffix("_seconds").removeprefix("n_").replace("_", " ")
         if isinstance(value, float) and value:
-            rows.append((name.replace("_", " "), seconds_text(value)))
+            rows.append((name, seconds_text(value)))
         elif value:
-            rows.append((name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value)))
+            rows.append((name, f"{value:,}" if isinstance(value, int) else str(value)))
     return table_html(rows)
 
 

@@ -54,8 +54,11 @@ class Metrics(Printed):
 
     def _repr_html_(self) -> str:
         ends = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.finished.items()))
-        others = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name != "finished")
-        return record_html([("finished", ends), *others])
+        counts = {each.name: getattr(self, each.name) for each in fields(self)}
+        counts["finished"] = ends
+        if first := counts.pop("first_tokens"):
+            counts["time_to_first_token"] /= first
+        return record_html(counts.items())
 
     def prometheus(self, prefix: str = "llama_engine") -> str:
         """Returns the metrics in the Prometheus text format, version 0.0.4; every name begins with `prefix`."""

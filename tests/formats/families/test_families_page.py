@@ -18,11 +18,11 @@ TITLE = """# Model families
 ## Models by name
 
 A model that is not here works, too: its format is derived from its chat template, and `llama-engine inspect FILE` says
-how. *Thinking*: what `reasoning=` takes; "always" has no switch. Calls are in the model's own format, or
-"as JSON" that is asked for. [More of each family](#the-families-that-are-known).
+how. *Thinking*: what `reasoning=` takes; "always" has no switch. Calls are in the model's own format; families with a
+star have none, and write JSON where a call is asked for. [More of each family](#the-families-that-are-known).
 
-| models | thinking | calls | family |
-|---|---|---|---|
+| models | thinking | family |
+|---|---|---|
 """
 HEAD = """
 ## Add a family
@@ -224,7 +224,7 @@ Generated from `models.toml` by `python tests/formats/families/test_families_pag
 - *Fed back*: which earlier reasoning the next prompt shows (since the last `user` message, since the last `answer`,
   `all` or `none` of it, or no rule is known), and where the template reads it if not in `reasoning_content`.
 - *Calls*: their shape (below) and the markers before them.
-- *Checked against*: the template that the row was written from; a dash: only descriptions were there.
+- A star: only descriptions were there to write the row from. Else `models.toml` names the template.
 
 | shape | a call is |
 |---|---|
@@ -235,8 +235,8 @@ Generated from `models.toml` by `python tests/formats/families/test_families_pag
 | `dictionary` | a dictionary with bare keys |
 | `nested` | elements, one for each argument |
 
-| family | recognised by | reasoning | fed back | calls | checked against |
-|---|---|---|---|---|---|
+| family | recognised by | reasoning | fed back | calls |
+|---|---|---|---|---|
 """
 HISTORY = {"none": "none", "last_user": "user", "last_answer": "answer", "all": "all", "unknown": "no rule"}
 USUAL = ("reasoning_content",)
@@ -298,12 +298,11 @@ def calls(family: Family) -> str:
 def row(family: Family) -> str:
     how, back = reasoning(family.format.reasoning)
     cells: Sequence[str] = (
-        code(family.name),
+        code(family.name) + ("*" if family.verified.startswith("unverified") else ""),
         recognised(family.detect),
         how,
         back,
         calls(family),
-        "–" if family.verified.startswith("unverified") else family.verified.replace(".jinja", ""),
     )
     return "| " + " | ".join(cells) + " |\n"
 
@@ -317,8 +316,8 @@ def by_name(family: Family) -> str:
     thinks = syntax is not None and (gate is not None or syntax.off != "nothing")
     switched = ", ".join([*(["off"] if off else []), *(values or ["on"])])
     told = "no" if not thinks else switched if off or values else "always"
-    has_calls = "yes" if family.format.tools or family.format.channels else "as JSON"
-    return f"| {family.title} | {told} | {has_calls} | {code(family.name)} |\n"
+    star = "" if family.format.tools or family.format.channels else "*"
+    return f"| {family.title} | {told} | {code(family.name)}{star} |\n"
 
 
 def page() -> str:
@@ -336,10 +335,10 @@ def test_the_page_says_what_models_toml_says() -> None:
 
 
 def test_each_row_is_one_line_with_its_cells() -> None:
-    rows = [line for line in page().splitlines() if re.match(r"\| `.*\| .*\| .*\| .*\| ", line)]
+    rows = [line for line in page().splitlines() if re.match(r"\| `.*`\*? \| .*\| .*\| .*\| ", line)]
     assert len(rows) == len(builtin_families().names())
     for line in rows:
-        assert line.replace("\\|", "").count("|") == 7, line
+        assert line.replace("\\|", "").count("|") == 6, line
 
 
 def blocks(language: str) -> list[str]:
