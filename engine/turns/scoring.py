@@ -37,6 +37,10 @@ class Score(Printed):
     tokens: tuple[TokenLogprob, ...]
     greedy: bool
 
+    def _told(self) -> Iterator[tuple[str, object]]:
+        texts = [token.text for token in self.tokens]
+        return ((name, texts if name == "tokens" else value) for name, value in Printed._told(self))
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Classification(Printed):

@@ -52,6 +52,7 @@ from engine.support.display import (
     fenced,
     markdown_html,
     page_text,
+    seconds_text,
     short,
     visible,
     visible_json,
@@ -527,6 +528,8 @@ def test_answers_are_a_list_that_shows_itself_as_a_table() -> None:
     assert html.count("<tr>") == 4
     assert "RequestError" in html
     assert "no &lt;b&gt;way" in html
+    assert "calls" not in html, "no answer has any"
+    assert ">answer<" in html
     assert "1,900 more" in Answers([answers[0]] * 2000)._repr_html_()
 
 
@@ -549,6 +552,8 @@ def test_histories_and_counts_show_themselves() -> None:
         assert "prompt tokens" in llm.metrics._repr_html_()
         assert "3 stop" not in llm.metrics._repr_html_()
         assert "2 stop, 1 tool_calls" in llm.metrics._repr_html_()
+        mean = seconds_text(llm.metrics.time_to_first_token / 3)
+        assert re.search(rf">time to first token</th><td[^>]*>{mean}<", llm.metrics._repr_html_())
     history = plain(shown(run.messages))
     assert re.findall("user|assistant|tool|How many|result add|It is 3", history) == [
         "user", "How many", "assistant", "tool", "result add", "assistant", "It is 3",

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 import engine
 from engine import Agent, Engine, Message, SamplingParams, ToolResult, Usage, batch
+from engine.api.budget import Size
 from engine.api.engines import ModelState
 from engine.turns.sampling_defaults import SamplingDefaults
 
@@ -55,6 +56,7 @@ def printed(llm: Engine) -> Iterator[object]:
     run = llm.run("What is the weather in Paris?", [get_weather], temperature=0)
     yield from (run, *run.steps, *run.steps[0].results, *run.messages)
     yield from llm.stream("What is the weather in Paris?", tools=[get_weather], temperature=0)
+    yield from (llm.pin([{"role": "system", "content": "Be kind."}]), *llm.score("Hello", [" world", " there"]))
     yield from (llm.classify("Is it good?", ["good", "bad"]), llm.template, llm, llm.conversation())
     yield from (Agent(instructions="Be kind."), SamplingParams(temperature=0.5), batch.Report(4, 4, 0))
 
@@ -70,6 +72,7 @@ def test_what_is_printed_says_something() -> None:
         assert str(llm.render("Hello!")).startswith("<|im_start|>user\nHello!")
         assert str(llm.explain("Hello!")).count("because [family.qwen3] declares it") == 1
         assert str(llm.inspect()).startswith("model ")
+        assert "none known" not in str(llm.inspect())
 
 
 def test_a_record_prints_what_was_given() -> None:
@@ -81,4 +84,5 @@ def test_a_record_prints_what_was_given() -> None:
     assert (
         repr(ToolResult(0, "call_1", "21", error=True)) == "ToolResult(index=0, id='call_1', content='21', error=True)"
     )
+    assert repr(ModelState("a", True, Size(77 << 20), False, False, 1)).count("size=<77 MiB>") == 1
     assert repr(SamplingParams(temperature=0)) == "SamplingParams(temperature=0.0)"
