@@ -38,6 +38,7 @@ from engine.support.errors import (
     shown,
 )
 from engine.support.offloop import is_unwanted, off_loop
+from engine.support.printed import Printed
 from engine.turns.embedding import Embedder
 from engine.turns.options import NGRAM, LoadArguments, check_arguments, settings
 from engine.turns.reasoning_memory import ReasoningMemory
@@ -52,8 +53,8 @@ _STATES = 256 << 20
 _WAKE_SECONDS = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class ModelState:
+@dataclass(frozen=True, slots=True, repr=False)
+class ModelState(Printed):
     """A model of `Engines`: whether it is in memory, the `size` that is counted for it there, whether it is in use or
     pinned, and how often it was loaded."""
 

@@ -61,6 +61,12 @@ class SamplingDefaults:
     values: Mapping[str, float]
     sources: Mapping[str, str]
 
+    def __repr__(self) -> str:
+        return f"<SamplingDefaults: {self.text()}>"
+
+    def __str__(self) -> str:
+        return self.text()
+
     def text(self) -> str:
         """Returns them for people: "temperature 0.6 (the file); top_k 40, min_p 0.05 (llama.cpp's default)"."""
         return _grouped((name, value, self.sources[name]) for name, value in self.values.items())

@@ -1,7 +1,7 @@
 """How tokens are drawn, how a turn may reason, why it ended, and the log-probabilities of what was drawn."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
 from pydantic import ConfigDict, Field, field_validator
@@ -152,6 +152,10 @@ class TokenLogprob(Record):
     bytes: tuple[int, ...]
     logprob: float
     top: tuple["TokenLogprob", ...] = ()
+
+    def _told(self) -> Iterator[tuple[str, object]]:
+        whole = self.text.encode() == bytes(self.bytes)
+        return (each for each in super()._told() if not (whole and each[0] == "bytes"))
 
 
 class Logprobs(tuple[TokenLogprob, ...]):

@@ -39,6 +39,7 @@ from engine.formats.template.rendering import Rendering, Setting
 from engine.formats.template.stated_format import stated
 from engine.formats.template.tool_forms import ToolForms
 from engine.support import _data
+from engine.support.display import counted
 from engine.support.errors import EngineWarning, MissingTemplateError, RequestError, TemplateError, did_you_mean, shown
 from engine.support.own_file import read_regular
 from engine.tools import ToolLike, as_tools
@@ -138,6 +139,9 @@ class ChatTemplate:
         self._with_tools: ChatTemplate | None = None
         self._with_documents: Callable[[], ChatTemplate] = lambda: self
         self._switches: dict[tuple[Reasoning, bool, bool], Switch] = {}
+
+    def __repr__(self) -> str:
+        return f"<ChatTemplate: {self.family.name}, {counted(len(self.source), 'character')}>"
 
     @classmethod
     def for_model(

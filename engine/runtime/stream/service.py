@@ -24,6 +24,7 @@ from engine.runtime.stream.process import OwnerProcess
 from engine.runtime.stream.prompt_tokens import PromptTokens
 from engine.runtime.stream.raw import check_end, check_known, known_tokens, tokens_of
 from engine.runtime.stream.stream import OutputQueue, Stream
+from engine.support.display import counted
 from engine.support.errors import EngineError, QueueFullError, RequestError, shown
 from engine.types.events import Finished
 from engine.types.prompt import Prompt
@@ -342,6 +343,9 @@ class PinnedPrefix:
         self.tokens = tokens
         self._release = weakref.finalize(self, release)
         self._release.atexit = False
+
+    def __repr__(self) -> str:
+        return f"<PinnedPrefix: {counted(self.tokens, 'token')}{'' if self._release.alive else ', released'}>"
 
     def release(self) -> None:
         """Allow the prefix to be forgotten when its room is needed; may be called twice."""
