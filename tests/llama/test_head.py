@@ -60,7 +60,8 @@ def loaded(path: Path, **options: Any) -> Engine:
     """The model with a buffer for each sequence, unless told: in a pool, rounding depends on what else is in it. The
     file is ours, so no child tries it."""
     settings: dict[str, Any] = {"family": "content-only", "n_ctx": 512, "preflight": False}
-    return Engine.load(path, **{**settings, "kv_unified": "kv_tokens" in options, **options})
+    settings |= {"kv_unified": "kv_tokens" in options, **options}
+    return Engine.load(path, **settings)
 
 
 def answers(llm: Engine, texts: Sequence[str], **options: Any) -> list[Completion]:
