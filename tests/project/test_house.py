@@ -177,12 +177,13 @@ def test_no_circle_between_modules(package: Path) -> None:
         return ".".join(("engine", *path.relative_to(package).with_suffix("").parts)).removesuffix(".__init__")
 
     names = {name(path) for path in sources(package)}
+    modules = names - packages(names)
     graph: dict[str, set[str]] = {}
     for path in sources(package):
         if path.name == "__init__.py":
             continue  # it gathers what its folder offers
         used = {each.module for each in imports(path)}
-        graph[name(path)] = {module for module in used & names if module not in packages(names)} - {name(path)}
+        graph[name(path)] = (used & modules) - {name(path)}
     _ = floors(graph)
 
 
