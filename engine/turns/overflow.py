@@ -135,7 +135,6 @@ class PromptOptions:
     documents: Sequence[DocumentLike] | None = None
     builtin_tools: Sequence[str] = ()
     overflow: Overflow = "error"
-    max_tokens: int | None = None
     continue_final_message: bool = False
     until: float | None = None
 
@@ -194,10 +193,11 @@ class Prompts:
         restored: tuple[int, ...],
         known: Sequence[Tool],
         options: PromptOptions,
+        max_tokens: int | None,
     ) -> tuple[Prompt, Usage]:
-        """Returns the prompt, fitted by the overflow policy, and a usage that tells what that left out. `restored`: see
-        `rendered`. Raises RequestError for an unknown policy, ContextOverflowError for a prompt that is far too long
-        (`check_room`)."""
+        """Returns the prompt, fitted by the overflow policy beside an answer of `max_tokens` (None: a quarter of the
+        context), and a usage that tells what that left out. `restored`: see `rendered`. Raises RequestError for an
+        unknown policy, ContextOverflowError for a prompt that is far too long (`check_room`)."""
         policy = options.overflow
         if policy not in get_args(Overflow):
             raise RequestError(f"overflow={policy!r} is unknown; choose one of {', '.join(get_args(Overflow))}.")
@@ -208,7 +208,7 @@ class Prompts:
             return self.rendered(messages, known, options, restored), _WHOLE
 
         quarter = max(self._n_ctx // 4, 1)
-        limit = self._n_ctx - min(options.max_tokens or quarter, self._n_ctx // 2)
+        limit = self._n_ctx - min(max_tokens or quarter, self._n_ctx // 2)
 
         def rendered(some: tuple[Message, ...]) -> Prompt:
             return self.rendered(some, known, options)

@@ -126,7 +126,7 @@ class Turns:
             demand = _demand(as_tools(tools), given.tool_choice, sampling, options)
             conversation, restored = self._restored(messages, options)
             shown = self._with_schema(given, demand)
-            prompt, usage = self._prompts.fitted(conversation, restored, demand.tools, shown)
+            prompt, usage = self._prompts.fitted(conversation, restored, demand.tools, shown, sampling.max_tokens)
             # Remembered with the conversation as the caller has it, before fitting: the caller will send that again.
             return [
                 self._submit(
@@ -286,7 +286,8 @@ class Turns:
         sampling, given = self.check(options)
         demand = _demand(as_tools(tools), given.tool_choice, sampling, options)
         conversation, restored = self._restored(messages, options)
-        prompt, _ = self._prompts.fitted(conversation, restored, demand.tools, self._with_schema(given, demand))
+        shown = self._with_schema(given, demand)
+        prompt, _ = self._prompts.fitted(conversation, restored, demand.tools, shown, sampling.max_tokens)
         return prompt
 
     def _with_schema(self, options: PromptOptions, demand: Demand) -> PromptOptions:
