@@ -407,10 +407,10 @@ def test_code_is_coloured_and_stays_what_it_was_soon(language: str) -> None:
         "@",
         "%w{",
     ]
-    began = time.perf_counter()
+    began = time.process_time()
     for unit in units:
         assert plain(coloured((unit * 4000)[:4000], language)) == (unit * 4000)[:4000]
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
     assert coloured("x" * 4001, language) == "x" * 4001
     assert coloured(code, "no language") == coloured(code, "")
 
