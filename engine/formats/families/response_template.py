@@ -142,6 +142,7 @@ def _format(
         tools=syntax,
         channels=channels,
         content=marks,
+        content_repeats=content is not None and content.repeats and bool(marks[0]),
     )
 
 
