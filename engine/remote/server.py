@@ -16,7 +16,9 @@ from functools import partial
 from time import monotonic
 from typing import Any, Protocol, TypeAlias, Unpack, cast
 
-from engine.agent import Run, RunArguments, RunInput, RunStream, Transcript, run_options, stream_run
+from engine.agent.limits import RunArguments, run_options
+from engine.agent.run import Run, RunStream, stream_run
+from engine.agent.transcript import RunInput, Transcript
 from engine.formats.families import Family, Format
 from engine.remote.bodies import RequestOptions, client_arguments, request
 from engine.remote.chunks import ReadOptions, TurnReader
