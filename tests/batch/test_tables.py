@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any, Literal
 
 import pytest
@@ -71,6 +72,18 @@ def test_a_table_comes_back_with_its_columns_and_in_its_order(tmp_path: Path, ll
     assert [row["answer"] for row in found] == [*(f"So: Say {text}!" for text in odd), ""]
     assert [row["finish_reason"] for row in found] == ["stop"] * len(odd) + [""]
     assert [row["error"][:22] for row in found] == [""] * len(odd) + ["ContextOverflowError: "]
+
+
+@pytest.mark.parametrize("padding", [0, 30])
+def test_each_row_has_its_own_answer_though_the_lines_were_sorted(tmp_path: Path, llm: Engine, padding: int) -> None:
+    """Also where all lines have one length, so that each place is one of a line before and after."""
+    chance = Random(padding)
+    texts = [f"{chance.randrange(10**6):06}" + "x" * chance.randint(0, padding) for _ in range(40)]
+    rows = [[f"{number:02}", text] for number, text in enumerate(texts)]
+    for number, options in enumerate(({}, {"in_order": True}, {"in_order": True, "force": True})):
+        out = tmp_path / f"{min(number, 1)}.csv"
+        run(write(tmp_path / "in.csv", ["id", "text"], *rows), out, llm, prompt="{text}", **options)
+        assert [row["answer"] for row in read(out)] == [f"So: {text}" for text in texts]
 
 
 def test_cells_that_a_spreadsheet_computes_are_quoted_if_asked(tmp_path: Path) -> None:
