@@ -5,7 +5,7 @@ a token after 2,000 others took about twice as long with it as without, while pr
 It skips cells that a row must not see, though, which matters if many sequences share a pool; and only it can read
 quantised values. Without it, the scores of all cells are stored for every row of a micro-batch. Micro-batches of 256
 rows need half the buffers of llama.cpp's 512 and read prompts as fast; so do those of 64 without flash attention. The
-figures are in docs/about/performance.md.
+figures are in docs/about/measurements.md.
 """
 
 import ctypes

@@ -10,7 +10,13 @@ import pytest
 
 from engine import Engine, Engines, RequestError, batch
 
-OPTIONS: dict[str, Any] = {"family": "content-only", "trust_template": True, "preflight": False, "n_ctx": 256}
+OPTIONS: dict[str, Any] = {
+    "family": "content-only",
+    "trust_template": True,
+    "preflight": False,
+    "n_ctx": 256,
+    "kv_unified": False,  # answers are compared
+}
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import writer
 from canonical import Call, Turn
 from parsing_cases import FAMILIES, markers, pieces
 
-from engine.formats.families import builtin_families
+from engine.formats.families import ToolSyntax, builtin_families
 from engine.formats.parsing import Parser
 from engine.tools import as_tools
 from engine.types.completion import Completion
@@ -84,8 +84,8 @@ def families() -> list[str]:
 
 @cache
 def markup(family: str) -> tuple[tuple[str, str], ...]:
-    """What a value may hold: (kind, text) of a whole call with and without arguments, several, their inside, and each
-    marker of the family."""
+    """What a value may hold: (kind, text) of a whole call with and without arguments, several, their inside, arguments
+    in markup, the call's own among them, and each marker of the family."""
     format_ = builtin_families().get(family).format
     wipe, disk = Call("wipe"), Call("wipe", '{"disk": "a"}')
     found = [
@@ -102,8 +102,26 @@ def markup(family: str) -> tuple[tuple[str, str], ...]:
             ("call without section", writer.SHAPES[bare.shape](bare, name, json.loads(arguments), 0))
             for name, arguments in (("wipe", "{}"), ("wipe", '{"disk": "a"}'), ("trip", '{"n": 7}'))
         ]
+    found += [("argument", text) for text in elements(format_.tools)]
     found += [("marker", text) for text in markers(family)]
     return tuple(dict.fromkeys((kind, text) for kind, text in found if text.strip()))
+
+
+def elements(tools: ToolSyntax | None) -> list[str]:
+    """Arguments in markup: of the value's own name, of another of the tool's, of none; in each other, beside each
+    other."""
+    if tools is None or tools.shape not in ("tagged_args", "nested"):
+        return []
+    begin, middle, end = tools.tag
+    if tools.shape == "tagged_args":
+        type_ = f"string{tools.type_end}" if tools.type_end else ""
+        begin, middle, end = tools.argument[0], f"{tools.key_end}{tools.value_open}{type_}", tools.argument[1]
+
+    def element(key: str, value: str) -> str:
+        return f"{begin}{key}{middle}{value}{end}" + (f"{key}{middle}" if tools.shape == "nested" else "")
+
+    inner = [element("to", "x"), element("n", "7"), element("zz", "")]
+    return [*inner, *(element(key, text) for key in ("to", "zz") for text in inner), inner[0] + inner[1], inner[0] * 2]
 
 
 def drawn(family: str, chance: random.Random) -> Held:
@@ -156,7 +174,8 @@ def _fed(family: str, output: str, before: int, after: int, mode: Mode) -> list[
 
 def closes_itself(case: Held) -> bool:
     """Whether the value is written without escapes, and holds a mark that closes it, or its call, and that nothing in
-    it opens: then the output is, letter by letter, also one that means something else."""
+    it opens, or is an element where one may stand: then the output is, letter by letter, also one that means something
+    else."""
     tools = builtin_families().get(case.family).format.tools
     if tools is None or tools.shape not in ("tagged_args", "nested", "dictionary"):
         return False
@@ -165,6 +184,8 @@ def closes_itself(case: Held) -> bool:
     if tools.shape == "tagged_args" and case.place not in ("only", "first", "last"):
         return False
     value = _value(case.arguments)
+    if tools.shape == "nested" and case.place in ("nested", "listed") and value.lstrip().startswith(tools.tag[0]):
+        return True  # elements are how it writes objects, and the schema asks for no text here
     ends = [text.strip() for text in (tools.argument[1], tools.quote) if text]
     if case.kind == "marker":
         return any(value.strip().endswith(end) or value.count(end) > 1 for end in ends)

@@ -131,6 +131,7 @@ def _format(
         tools=syntax,
         channels=channels,
         content=marks,
+        content_repeats=content is not None and content.repeats and bool(marks[0]),
     )
 
 

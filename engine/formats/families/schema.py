@@ -288,7 +288,8 @@ class ChannelSyntax(Record):
 class Format(Record):
     """Everything the parser needs: the turn's start, its markers, and which of them exist only as control tokens.
 
-    `content` are the marks around the answer; `header` the marks around a heading that is not part of the content;
+    `content` are the marks around the answer (`content_repeats`: around each of its parts, and other text may stand
+    before them); `header` the marks around a heading that is not part of the content;
     `ends` what a model writes, as text, at the end of its turn. Without `tools` and `channels`, tools use the generic
     form. `continued_end`: the token that ends a turn, and what replaces it once the turn is history.
     """
@@ -300,6 +301,7 @@ class Format(Record):
     tools: ToolSyntax | None = None
     channels: ChannelSyntax | None = None
     content: tuple[str, str] = ("", "")
+    content_repeats: bool = False
     header: tuple[str, str] = ("", "")
     ends: tuple[str, ...] = ()
     continued_end: tuple[str, str] | None = None

@@ -19,6 +19,7 @@ _ANY: Mapping[str, Any] = {"any": True}  # no schema; `None` would mean the root
 TEXT = frozenset(["string"])
 JSON_TYPES = frozenset(["any"])
 """Stands in for the types of a value that the markup declares to be JSON, whatever the schema says."""
+_encoded = json.JSONEncoder(ensure_ascii=False).encode
 _INTEGER = re.compile(r"([+-]?)0*(\d+)")
 _DECIMAL = re.compile(r"([+-]?)0*(\d*)\.(\d*)((?:[eE][+-]?\d+)?)")
 _WRAPPERS = frozenset(["arguments", "args", "input", "kwargs", "parameters", "params", "properties"])
@@ -135,7 +136,7 @@ def type_name(value: object) -> str:
 
 def quoted(text: str) -> str:
     """Returns text as the inside of a JSON string."""
-    return json.dumps(text, ensure_ascii=False)[1:-1]
+    return _encoded(text)[1:-1]
 
 
 def typed(text: str, types: frozenset[str] | None) -> str:
@@ -360,14 +361,16 @@ class ArgumentWriter:
             text = text.removeprefix(next(filter(text.startswith, leads), ""))
             self._open = True
         kept = text.rstrip()
+        space = text[len(kept) :]
         if kept:
-            kept = "".join(self._held) + kept
-            self._held.clear()
+            if self._held:
+                kept = "".join(self._held) + kept
+                self._held.clear()
             if self.is_text:
                 self._write_text(kept)
             else:
                 self._parts.append(kept)
-        if space := text[len(text.rstrip()) :]:
+        if space:
             self._held.append(space)
 
     def end_value(self, before: str) -> None:

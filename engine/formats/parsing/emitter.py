@@ -17,7 +17,7 @@ from engine.types.tools import Tool
 Kind = Literal["reasoning", "content"]
 _NULL = "null"
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
-_QUOTES = frozenset("`'\"“‘«")
+QUOTES = frozenset("`'\"“‘«")
 
 
 class Emitter:
@@ -266,7 +266,7 @@ class Span:
     @property
     def quotes(self) -> bool:
         """Whether a quotation mark directly precedes the next character."""
-        return not self._held and self._last[-1:] in _QUOTES
+        return not self._held and self._last[-1:] in QUOTES
 
     @property
     def begins_word(self) -> bool:

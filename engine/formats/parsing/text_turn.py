@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from itertools import repeat
 
 from engine.formats.families import Format
-from engine.formats.parsing.emitter import Emitter, Span
+from engine.formats.parsing.emitter import QUOTES, Emitter, Span
 from engine.formats.parsing.lookahead import LONGEST, MOST, Trial
 from engine.formats.parsing.reader import CUT, WINDOW, Gen, Mark, Reader, Spelling, compiled
 from engine.formats.parsing.shapes import SectionReader
@@ -72,7 +72,7 @@ class TextTurn:
         closers = self._calls.section.closers.literals if self._calls else ()
         self._left_over(known, closers)
         in_content += [*self._call_ends, *sorted(self._elements), *(WHOLE if self._whole else ())]
-        self._in_content = compiled(*in_content)
+        self._in_content = compiled(*in_content, *(marks.answer if format_.content_repeats else ()))
         self._in_answer = compiled(*in_content, *marks.answer_end)
         at_start = [*openers, *marks.opens, *marks.closes, *marks.answer, *marks.start, *marks.header]
         at_start += [*marks.fences, *marks.ends, *marks.stops, *marks.strays, *self._call_ends]
@@ -255,6 +255,11 @@ class TextTurn:
         marks = self._marks
         if hit in self._elements:
             return False
+        section = self._calls.section if self._calls else None
+        if section is not None and section.owes(hit) and not (yield from self._is_quoted(hit, span)):
+            section.call_is_open = False
+            section.is_open = section.is_open and hit != section.close.text
+            return True
         if hit in self._call_ends:
             return (self._called and span.blank) or (yield from self._is_left_over(hit, span))
         if hit in marks.fences and span.blank:
@@ -296,17 +301,22 @@ class TextTurn:
         return not span.quotes
 
     def _is_left_over(self, closer: str, span: Span) -> Gen[bool]:
-        """Whether a call's closing marker ends a section that prose has interrupted, or stands alone at the end of an
-        answer that opened none."""
+        """Whether a call's closing marker stands alone at the end of an answer that opened none."""
         if self._calls is None or self._quoted or span.quotes:
             return False
-        section = self._calls.section
-        if section.is_open and closer == section.close.text:
-            section.is_open = False
-            return True
         if self._exact or not span.begins_line or _TAGS.fullmatch(self._reader.plain(closer)) is None:
             return False
         return (yield from self._ends_here(closer, (*self._marks.ends, *self._marks.stops, *self._marks.answer_end)))
+
+    def _is_quoted(self, marker: str, span: Span) -> Gen[bool]:
+        """Whether the text quotes the marker at the front: an opening marker before it was text, or it stands between
+        quotation marks."""
+        reader = self._reader
+        if self._quoted or not span.quotes:
+            return bool(self._quoted)
+        while reader.left == len(marker) and not reader.closed:
+            yield
+        return reader.buffer[reader.pos + len(marker) :][:1] in QUOTES
 
     def _is_left_out(self, hit: str, span: Span) -> Gen[bool]:
         """Whether a call's marker means nothing here and is no text either."""

@@ -75,9 +75,11 @@ def check_value(kind: type, name: str, value: object) -> None:
 
 def check_fields(record: Any, names: Iterable[str] = ()) -> None:
     """Raise RequestError for a field of a dataclass that does not fit its annotation: one of `names`, or any if none
-    are given."""
-    for name in names or [field.name for field in fields(record)]:
-        check_value(record.__class__, name, getattr(record, name))
+    are given. What is the default fits."""
+    defaults = {field.name: field.default for field in fields(record)}
+    for name in names or defaults:
+        if (value := getattr(record, name)) is not defaults[name]:
+            check_value(record.__class__, name, value)
 
 
 @dataclass(frozen=True, slots=True)

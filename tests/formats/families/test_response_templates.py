@@ -3,10 +3,14 @@
 import copy
 import json
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+import writer
+from canonical import Call, Turn
+from markup_values import TOOLS, elements
 from parsing_cases import run, splits
 from response_templates import CODER, HARMONY, HERMES, PARIS, SHAPES, stated
 
@@ -99,6 +103,40 @@ def test_reasoning_that_repeats_may_stand_anywhere(repeats: bool) -> None:
     found = fold(run(Parser(format_of(spec), tools=[LOOK]), ["<think>A</think>So <think>B</think>on."]))
     assert found.reasoning == ("A\nB" if repeats else "A")
     assert ("think" in found.content) is not repeats
+
+
+@pytest.mark.parametrize("name", ["an element for each argument", "arguments in tags", "pairs"])
+def test_an_argument_in_markup_is_text_of_the_value_that_holds_it(name: str) -> None:
+    """Also one of the value's own name; or the call has an error."""
+    format_ = format_of(SHAPES[name].template)
+    verdicts: list[bool] = []
+    for text, filling in product(elements(format_.tools), ("{}", "see {} ok", "a\n{}\nb")):
+        for given in ({"to": filling.format(text)}, {"to": filling.format(text), "n": 3}):
+            output = writer.written(Turn("", (Call("trip", json.dumps(given)),)), format_)
+            for cut in ([output], list(output)):
+                calls = fold(run(Parser(format_, tools=TOOLS), cut)).tool_calls
+                whole = [(call.name, json.loads(call.arguments)) for call in calls if not call.error]
+                assert calls
+                assert whole in ([], [("trip", given)]), (output, calls)
+                verdicts.append(bool(whole))
+    assert sum(verdicts) > len(verdicts) / 2
+
+
+@pytest.mark.parametrize("marks", [("<|say|>", "<|/say|>"), ("<say>", "</say>"), ("[SAY]", "[/SAY]")])
+@pytest.mark.parametrize("repeats", [True, False])
+def test_an_answer_that_repeats_may_have_text_before_each_part(marks: tuple[str, str], repeats: bool) -> None:
+    answer = {"open": marks[0], "close": marks[1], "repeats": repeats}
+    format_ = format_of(changed(SHAPES["a list of calls"].template, "fields.content", answer))
+    first, second = (f"{marks[0]}{text}{marks[1]}" for text in "AB")
+    call = '<|do|>[{"tool": "look", "input": {}}]<|/do|>'
+    for between in ("", "\n", call, "<|think|>So.<|/think|>", " x ", f" x {call}y "):
+        found = {fold(run(Parser(format_, tools=[LOOK]), cut)).content for cut in splits(first + between + second)}
+        assert len(found) == 1
+        shown = "".join(found.pop().split())
+        if repeats or "x" not in between:
+            assert shown in ("AB", "AxB", "AxyB")
+        else:
+            assert marks[0] in shown
 
 
 @pytest.mark.parametrize("value", ["true", "null", "3", '{"a": 1}'])

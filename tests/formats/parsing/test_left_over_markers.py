@@ -2,15 +2,19 @@
 answer, behind reasoning that the prompt has closed. Prose is content; such markers are not."""
 
 import json
+import random
 import re
 from collections.abc import Iterable
+from zlib import crc32
 
 import pytest
 import writer
 from canonical import Call, Turn
 from parsing_cases import FAMILIES, TOOLS, check_order, families_where, run, splits
+from response_templates import SHAPES
 
 from engine.formats.families import Format, builtin_families
+from engine.formats.families.response_template import format_of
 from engine.formats.parsing import Parser
 from engine.types.completion import Completion
 from engine.types.events import fold
@@ -151,3 +155,69 @@ def test_the_newer_syntax_under_mistral_s_older_template(output: str, vocabulary
 @pytest.mark.parametrize("output", ["I use [TOOL_CALLS]words here.", "[TOOL_CALLS]are marks[ARGS]too"])
 def test_prose_about_those_marks_stays_text(output: str) -> None:
     assert (read("mistral-nemo", output).content, read("mistral-nemo", output).tool_calls) == (output, ())
+
+
+SLIPS = ("oops", "{", "}", "]", '"', "12", ": ", "<b>")
+
+
+def formats_with_calls() -> dict[str, Format]:
+    """Every family's format, and one of each shape of response template, whose calls a marker closes."""
+    every = {name: of_family(name) for name in FAMILIES}
+    every |= {name: format_of(shape.template) for name, shape in SHAPES.items()}
+    return {name: of for name, of in every.items() if of.tools and closing(of)}
+
+
+def closing(format_: Format) -> list[str]:
+    """The texts that close a call, or its section."""
+    tools = format_.tools
+    return [text.strip() for text in (tools.section[1], tools.call[1]) if len(text.strip()) > 2] if tools else []
+
+
+@pytest.mark.parametrize("name", formats_with_calls())
+def test_no_closing_marker_is_shown_behind_a_slip_in_a_call(name: str) -> None:
+    """Text at any edge of a call's markup: if a call is found, complete or not, its closing markers are no text."""
+    format_ = formats_with_calls()[name]
+    tools, chance = format_.tools, random.Random(crc32(name.encode()))
+    assert tools is not None
+    output = writer.written(PARIS, format_)
+    marks = {*tools.section, *tools.call, *tools.argument, tools.name_end, tools.arguments_end, "{", "}", "Paris"}
+    edges = {
+        edge
+        for mark in marks
+        if mark.strip()
+        for found in re.finditer(re.escape(mark.strip()), output)
+        for edge in found.span()
+    }
+    for edge in sorted(edges - {0, len(output)}):
+        for slip in chance.sample(SLIPS, 3):
+            text = f"{output[:edge]}{slip}{output[edge:]}"
+            width = chance.choice((1, 5, len(text)))
+            pieces = [text[at : at + width] for at in range(0, len(text), width)]
+            found = fold(run(Parser(format_, tools=TOOLS), pieces))
+            assert not found.tool_calls or not any(each in found.content for each in closing(format_)), (text, found)
+
+
+def test_behind_a_slip_at_a_section_s_beginning_its_calls_are_read() -> None:
+    for name in ("qwen3-coder", "step-3.7", "arguments in tags"):
+        format_ = formats_with_calls()[name]
+        assert format_.tools is not None
+        opener = format_.tools.section[0].strip()
+        for slip in ("{", "[", "{\n"):
+            text = writer.written(PARIS, format_).replace(opener, opener + slip)
+            for cut in splits(text):
+                found = fold(run(Parser(format_, tools=TOOLS), cut))
+                assert [(call.name, call.error) for call in found.tool_calls][-1] == ("get_weather", None), (
+                    text,
+                    found,
+                )
+                assert found.content == ""
+
+
+def test_what_stands_before_an_object_belongs_to_a_malformed_call() -> None:
+    """It is no call of its own that leaves the object as the answer."""
+    for name in ("plamo-3", "functionary-3.1", "deepseek-v3.1"):
+        for slip in ("oops", "12", "\noops\n", "null "):
+            text = writer.written(PARIS, of_family(name)).replace("{", slip + "{", 1)
+            found = read(name, text)
+            assert (found.content, found.tool_calls[0].error) == ("", "malformed"), (text, found)
+            assert "Paris" in found.tool_calls[0].arguments

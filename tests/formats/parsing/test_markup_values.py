@@ -5,7 +5,7 @@ import random
 from zlib import crc32
 
 import pytest
-from markup_values import cut, drawn, families, held, judged
+from markup_values import cut, drawn, families, held, judged, markup
 
 from engine.formats.parsing import Parser
 from engine.types.events import fold
@@ -64,6 +64,26 @@ def test_a_marker_that_is_one_token_is_text_where_it_is_spelt() -> None:
     """MiniMax M3's prefix, in a value of ordinary tokens."""
     case = held("minimax-m3", "call", "see ]<]minimax[>[</to> ]<]minimax[>[</invoke> ok", "first", "vocabulary")
     assert judged(case, case.read(1)) == "whole"
+
+
+def test_a_value_that_holds_the_next_argument_whole_is_not_two_arguments() -> None:
+    """Its own closing marker, behind that of the argument inside, tells."""
+    for family, inner in (
+        ("qwen3-coder", "<parameter=n>\n7\n</parameter>"),
+        ("glm-4.7", "<arg_key>n</arg_key><arg_value>7</arg_value>"),
+    ):
+        for place in ("only", "first", "last"):
+            case = held(family, "argument", inner, place, "text")
+            assert judged(case, case.read()) in ("whole", "flagged"), family
+
+
+def test_no_call_is_read_behind_an_argument_that_ended_another() -> None:
+    """A value of prose, an argument and a call: the argument seems to end it, and the call is text all the same."""
+    for family in ("step-3", "qwen3-coder", "minimax-m3"):
+        argument = next(text for kind, text in markup(family) if kind == "argument" and "7" in text)
+        call = next(text for kind, text in markup(family) if kind == "call without section")
+        case = held(family, "several", f"see {argument} and {call} ok", "only", "text")
+        assert judged(case, case.read()) == "flagged", family
 
 
 def _tokens(text: str) -> list[Piece]:

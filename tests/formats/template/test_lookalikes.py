@@ -67,3 +67,32 @@ def test_the_words_are_those_of_many_families() -> None:
     for name in ROWS:
         names = [each.family.name for each in builtin_families().candidates(lookalike(name))]
         assert len(names) > 1, name
+
+
+LONGCAT = """{%- for m in messages -%}
+{%- if m.role == 'user' -%}{{ '<longcat_user>' ~ m.content }}
+{%- elif m.role == 'assistant' -%}<longcat_assistant>
+{%- if m.reasoning_content %}{{ '\\n<longcat_think>\\n' ~ m.reasoning_content ~ '\\n</longcat_think>\\n' }}{% endif -%}
+{{- m.content or '' -}}
+{%- for c in m.tool_calls or [] -%}CALL{%- endfor -%}{{- '</longcat_s>' -}}
+{%- endif -%}{%- endfor -%}
+{%- if add_generation_prompt -%}<longcat_assistant>{% endif -%}"""
+IN_JSON = """{{- '\\n<longcat_tool_call>\\n' ~ c.function | tojson ~ '\\n</longcat_tool_call>' -}}"""
+IN_TAGS = """{{- '<longcat_tool_call>' ~ c.function.name ~ '\\n' -}}
+{%- for k, v in c.function.arguments.items() -%}
+{{- '<longcat_arg_key>' ~ k ~ '</longcat_arg_key>\\n<longcat_arg_value>' ~ v ~ '</longcat_arg_value>\\n' -}}
+{%- endfor -%}{{- '</longcat_tool_call>\\n' -}}"""
+
+
+@pytest.mark.parametrize(("call", "family"), [(IN_JSON, "longcat-flash"), (IN_TAGS, "longcat-2")])
+def test_two_generations_of_a_maker_are_told_apart_by_their_calls(call: str, family: str) -> None:
+    template = ChatTemplate(LONGCAT.replace("CALL", call), trust_template=True)
+    assert template.detection.family.name == family
+    assert template.render([{"role": "user", "content": "Hi"}]).text.endswith("<longcat_assistant>")
+
+
+def test_a_template_that_sets_thinking_off_is_no_qwen() -> None:
+    words = "{%- set enable_thinking = false -%} <|im_start|> <function= <parameter= <think> <|image_pad|>"
+    detect = builtin_families().detect
+    assert detect(words).family.name == "minicpm-v-4.6"
+    assert detect(words.replace("set enable", "if enable")).family.name == "qwen3.5"

@@ -163,6 +163,7 @@ DESCRIBED = {
     ),
     "a list": ('<calls>[{"name": "fn", "parameters": {...}}, ...]</calls>', "</calls>"),
     "a list behind one marker": ('<|tool_call|>[{"name": "fn", "arguments": {}}]', ""),
+    "a sentence": ("When a tool is needed, write only <|tool_call|> followed by a JSON list of tools.", ""),
 }
 
 
@@ -187,6 +188,48 @@ def test_a_description_without_an_example_is_no_syntax() -> None:
     mute = "{%- if tools %}{{ 'Write <x> before {\"name\": 1}.' }}{% endif -%}" + source("")
     with pytest.warns(EngineWarning, match="will arrive as content"):
         assert ChatTemplate(mute, "<s>", "</s>").format.tools is None
+
+
+BESIDE_NOTHING = ("{{- m.content or '' -}}", "{{- m.content if not m.tool_calls else '' -}}")
+ON_LINES = "{{ '<do>\\n' ~ {'name': f.name, 'arguments': f.arguments} | tojson ~ '\\n</do>' }}"
+PAIRS = "{{ '<do>' ~ f.name }}{% for k, v in f.arguments.items() %}{{ '<k>' ~ k ~ '</k><v>' ~ v ~ '</v>' }}{% endfor %}"
+SPACES = {
+    "between a key and its value": (
+        source(PAIRS + "{{ '</do>' }}"),
+        "<do>look\n<k>city</k>\n<v>Rome</v>\n</do>",
+        "",
+    ),
+    "before a call that the template never writes beside text": (
+        source(ON_LINES).replace(*BESIDE_NOTHING),
+        'I look.\n<do>\n{"name": "look", "arguments": {"city": "Rome"}}\n</do>',
+        "I look.",
+    ),
+    "behind the last call": (
+        FRAME.replace("CALL", ON_LINES).replace("AFTER", "{{ '\n\n' if m.tool_calls }}"),
+        '<do>\n{"name": "look", "arguments": {"city": "Rome"}}\n</do>\n\nDone.',
+        "Done.",
+    ),
+}
+
+
+@pytest.mark.parametrize("place", SPACES)
+def test_white_space_of_the_template_s_own_is_no_text(place: str) -> None:
+    written, output, content = SPACES[place]
+    template = ChatTemplate(written, "<s>", "</s>")
+    for cut in ([output], list(output)):
+        parser = template.parser(template.render([ASKED], [LOOK]), [LOOK])
+        completion = fold([*(event for text in cut for event in parser.feed(text)), *parser.close()])
+        assert [call.parsed() for call in completion.tool_calls] == [{"city": "Rome"}]
+        assert completion.content == content
+
+
+def test_an_id_that_only_calls_with_a_result_show_is_read() -> None:
+    call = "{% set id = {'id': c.id} if m != messages[-1] else {} %}"
+    call += "{{ '<do>[' ~ dict({'name': f.name, 'arguments': f.arguments}, **id) | tojson ~ ']</do>' }}"
+    template = ChatTemplate(source(call), "<s>", "</s>")
+    parser = template.parser(template.render([ASKED], [LOOK]), [LOOK])
+    output = '<do>[{"name": "look", "arguments": {}, "id": "x1"}]</do>'
+    assert [call.id for call in fold([*parser.feed(output), *parser.close()]).tool_calls] == ["x1"]
 
 
 def test_calls_that_cannot_be_derived_are_said() -> None:
@@ -233,6 +276,14 @@ def test_marks_around_an_answer_are_none_of_it() -> None:
 GATED = (
     "{{- '<turn:assistant>\n' ~ ('<why>\n' if thinking else '<why>\n\n</why>\n\n') if add_generation_prompt else '' -}}"
 )
+
+
+def test_a_block_that_the_prompt_leaves_empty_shows_the_lines_of_reasoning() -> None:
+    empty = "{{- '<turn:assistant>\n' ~ ('' if thinking else '<why>\n\n</why>\n') if add_generation_prompt else '' -}}"
+    plain = source(JSON_CALL).replace("if m.reasoning_content", "if false")
+    syntax = ChatTemplate(plain.rpartition("{{-")[0] + empty, "<s>", "</s>").format.reasoning
+    assert syntax is not None
+    assert (syntax.open, syntax.close) == ("<why>\n", "\n</why>\n")
 
 
 def test_the_switch_of_reasoning_is_found() -> None:
@@ -294,6 +345,7 @@ def test_what_stopped_a_derivation_is_said() -> None:
 
 UNLIKE = {
     "unsloth-Apriel-1.5": "its models reason without a marker, which no render shows",
+    "CohereForAI-c4ai-command-r-plus-tool_use": "its calls end a line, which the row leaves to the text behind them",
 }
 """Templates whose derived format round-trips, calls included, and reads some render otherwise than the row does."""
 
@@ -307,7 +359,6 @@ CALLLESS = {
     "HuggingFaceTB-SmolLM3-3B": "renders no earlier calls",
     "LFM2-8B-A1B": "renders no earlier calls",
     "LFM2.5-Instruct": "renders no earlier calls",
-    "ibm-granite-granite-3.3-2B-Instruct": "renders no earlier calls",
     "google-gemma-2-2b-it": "has no tools",
     "microsoft-Phi-3.5-mini-instruct": "has no tools",
     "llama-cpp-rwkv-world": "has no tools",

@@ -76,8 +76,10 @@ class SectionReader:
             if (yield from section.closed()):
                 return section.close.after
             if section.close.text and section.reader.buffer[section.reader.pos :][:1] in ("{", "["):
-                # Another family's syntax between this family's markers.
-                return (yield from JsonShape(section).read())
+                # Another family's syntax between this family's markers, or a slip before this family's.
+                after = yield from JsonShape(section).read()
+                if not section.is_open or (yield from section.reader.starts(section.is_call)) is None:
+                    return after
             if section.reader.cut_marker(section.inside):
                 return after
             if not (yield from section.reader.match(section.is_call)):

@@ -203,6 +203,7 @@ class NestedShape:
         self._markers = compiled(*self._edge.literals, *section.openers, *section.is_call.literals)
         self._is_tag_end = compiled(self._tag_end)
         self._tag_ends = compiled(self._tag_end, begin)
+        self._unclosed = False  # a value of the call was ended by the next element
 
     def read(self) -> Gen[str]:
         """One call, after its opening marker."""
@@ -211,9 +212,10 @@ class NestedShape:
         if name is None:
             return ""
         yield from reader.match(self._is_name_end)
-        call = section.begin(name)
+        call, self._unclosed = section.begin(name), False
         outcome = yield from self._elements(call.write, section.schemas(call.name), None)
         if outcome is Outcome.MALFORMED:
+            section.emitter.doubted |= self._unclosed
             yield from section.rest_is_malformed(call, *section.closers.literals)
         elif outcome is Outcome.TRUNCATED:
             call.end("truncated")
@@ -286,7 +288,8 @@ class NestedShape:
             outcome = yield from self._scalar(write, schema)
             begun = yield from reader.starts(self._begin)
             if begun is not None and (yield from self._section.followed(begun, self._tags(siblings), at_end=False)):
-                return outcome  # its closing tag is missing
+                self._unclosed = True
+                return outcome
         if outcome is not Outcome.COMPLETE:
             return outcome
         if not (yield from reader.match(self._end)):
@@ -361,6 +364,7 @@ class NestedShape:
             inner.elements -= 1
         elif hit in self._begin.literals:
             if not inner.calls and (yield from section.followed(hit, inner.siblings)):
+                self._unclosed = True
                 return Outcome.MALFORMED if inner.elements else Outcome.COMPLETE
             inner.same += own
             inner.elements += 1

@@ -25,7 +25,7 @@ class Section:
     """The markers of one format's calls, and the steps that shapes share.
 
     `openers` are the texts that begin a section or, if calls may come without one, a call. `is_open`: a section was
-    opened, and its closing marker has not come.
+    opened, and its closing marker has not come; `call_is_open`: the same for a call that has ended.
     """
 
     def __init__(self, reader: Reader, emitter: Emitter, syntax: ToolSyntax, spelling: Spelling) -> None:
@@ -37,7 +37,7 @@ class Section:
         self.code_open, self.code_close = map(spelling.mark, syntax.code)
         self.tag_open, self.tag_close = map(spelling.text, map(str.strip, syntax.section_tag))
         self.hard = spelling.hard
-        self.is_open = False
+        self.is_open = self.call_is_open = False
         opens = [mark for mark in (self.open, *map(spelling.mark, syntax.section_also)) if mark.text]
         if self.tag_open:
             opens.append(Mark(self.open.before, self.tag_open))
@@ -78,7 +78,7 @@ class Section:
         if not self.close.text:
             return False
         if (yield from self.reader.match(self._is_close)):
-            self.is_open = False
+            self.is_open = self.call_is_open = False
             return True
         return bool(self.tag_close) and (yield from self._tag_closed())
 
@@ -188,7 +188,13 @@ class Section:
         """Consume the call's closing marker if it is at the front."""
         if not self.call_close.text:
             return False
-        return (yield from self.reader.match(self._is_call_close))
+        closed = yield from self.reader.match(self._is_call_close)
+        self.call_is_open = not closed
+        return closed
+
+    def owes(self, closer: str) -> bool:
+        """Whether the closing marker of a section or call has not come yet, since other text stands before it."""
+        return (self.is_open and closer == self.close.text) or (self.call_is_open and closer == self.call_close.text)
 
     def rest_is_malformed(self, call: CallEmitter, *stops: str) -> Gen[None]:
         """Write the following text unchanged into the call's arguments, up to a marker at which reading can resume, and

@@ -116,6 +116,8 @@ class TaggedJsonShape:
         outcome = yield from read(call.write, "arguments")
         if outcome is Outcome.COMPLETE and not (yield from section.object_ends()):
             outcome = Outcome.MALFORMED
+        if outcome is Outcome.COMPLETE and first not in '{["' and not (yield from self._is_whole()):
+            outcome = Outcome.MALFORMED
         if outcome is Outcome.TRUNCATED:
             call.end("truncated")
         elif outcome is Outcome.MALFORMED:
@@ -124,6 +126,11 @@ class TaggedJsonShape:
             call.end()
             yield from section.superfluous([*self._arguments_end.literals, *section.closers.literals])
         return outcome
+
+    def _is_whole(self) -> Gen[bool]:
+        """Whether what stands in place of an object ends the arguments, where a marker does."""
+        section, ends = self._section, (*self._arguments_end.literals, *self._section.closers.literals)
+        return not ends or (yield from section.followed("", ends))
 
 
 @dataclass(slots=True)
@@ -175,6 +182,7 @@ class TaggedArgumentsShape:
         self._after_key = key_end.text
         self._inside = compiled(argument.text, *closers, *self._is_json_block.literals)
         self._follows = self._follow_markers.literals
+        self._unclosed = False  # a value of the call was ended by the next argument
 
     def read(self) -> Gen[str]:
         """One call, after its opening marker."""
@@ -189,7 +197,7 @@ class TaggedArgumentsShape:
         if self._attributes_end.literals:
             yield from reader.until(self._attributes_end, lambda text: reader.note("marker", text))
             yield from reader.match(self._attributes_end)
-        call = section.begin(name)
+        call, self._unclosed = section.begin(name), False
         arguments = ArgumentWriter(call.write, section.schemas(call.name))
         yield from reader.space()
         if (yield from reader.match(self._is_json_block)) or reader.buffer.startswith("{", reader.pos):
@@ -197,6 +205,7 @@ class TaggedArgumentsShape:
             return ""
         outcome = yield from self._arguments(arguments)
         if outcome is Outcome.MALFORMED:
+            section.emitter.doubted |= self._unclosed
             arguments.flush()
             yield from section.rest_is_malformed(call, *section.closers.literals)
         elif outcome is Outcome.TRUNCATED:
@@ -333,6 +342,7 @@ class TaggedArgumentsShape:
             return None
         if hit in self._argument.literals:
             if not inner.calls and (yield from self._opens_next(hit, arguments)):
+                self._unclosed = True
                 return whole
             inner.arguments += 1
         elif hit in self._section.is_call.literals:
@@ -348,10 +358,10 @@ class TaggedArgumentsShape:
         if not arguments.is_json() and (inner.arguments or arguments.in_string):
             return (yield from self._inner_end(hit, arguments, inner))
         inner.doubled = yield from self._doubled(hit)
-        of_element = inner.doubled and inner.elements
-        if not of_element and (
-            inner.doubled or arguments.is_json() or (yield from self._section.followed(hit, self._follows))
-        ):
+        ends = inner.doubled or arguments.is_json() or (yield from self._section.followed(hit, self._follows))
+        if self._unclosed and (inner.doubled or not ends):
+            return Outcome.MALFORMED  # this argument is part of the value that seemed to end where it begins
+        if ends and not (inner.doubled and inner.elements):
             return Outcome.COMPLETE
         inner.elements = max(inner.elements - 1, 0)
         return None

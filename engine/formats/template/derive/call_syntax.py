@@ -18,13 +18,17 @@ LONGEST_MARK = 200
 @dataclass(frozen=True, slots=True)
 class Bodies:
     """The part of each turn that contains calls: one call, two calls, one with two arguments, one whose arguments are
-    hard to quote; and `lead`, the white space between an answer's text and a call after it."""
+    hard to quote. `lead` is the white space between an answer's text and a call after it (None: the template shows no
+    such turn), `trail` that between the last call and the end of the turn; `answered` follows the last argument of a
+    call that has a result, and may show its id."""
 
     one: str
     two: str
     both: str
     hard: str
-    lead: str = ""
+    lead: str | None = ""
+    trail: str = ""
+    answered: str = ""
 
 
 def guesses(bodies: Bodies) -> Iterator[ToolSyntax]:
@@ -35,9 +39,8 @@ def guesses(bodies: Bodies) -> Iterator[ToolSyntax]:
         syntax = guess(bodies)
         if syntax is None or not all(map(_is_mark, _texts(syntax))):
             continue
-        if bodies.lead:
-            yield _led(syntax, bodies.lead)
-        yield syntax
+        closed = _trailed(syntax, bodies.trail)
+        yield from dict.fromkeys([_led(closed, bodies.lead), closed, _led(syntax, bodies.lead), syntax])
 
 
 _EXAMPLE = re.compile(
@@ -50,13 +53,21 @@ _EXAMPLE = re.compile(
 
 def described(statement: str) -> Iterator[ToolSyntax]:
     """Yields the syntaxes of which a statement of tools shows an example, first with the closing marker that follows,
-    then without one."""
+    then without one; then those whose opening marker a sentence names."""
     for found in _EXAMPLE.finditer(statement):
         opening, close = found["open"], found["close"]
         closing = close if close.strip().startswith(("</", "<|/", "[/")) else ""
         for section in dict.fromkeys([(opening, closing), (opening, "")]):
             several = "list" if found["list"] else None
             yield ToolSyntax(shape="json", section=section, arguments_fields=(found["field"],), several=several)
+    for found in _MENTION.finditer(statement):
+        yield ToolSyntax(shape="json", section=(found["open"], ""), several="list" if found["list"] else None)
+
+
+_MENTION = re.compile(
+    rf"(?P<open>(?![<\[]\|?/)(?=\W*\w*(?i:call)){TAG.pattern})[^.<\n]{{0,40}}\b(?i:json)\b(?P<list> (?:list|array)\b)?"
+)
+"""A sentence that names the marker before calls in JSON."""
 
 
 def _is_mark(text: str) -> bool:
@@ -67,11 +78,21 @@ def _texts(syntax: ToolSyntax) -> tuple[str, ...]:
     return (*syntax.section, *syntax.call, *syntax.argument, *syntax.tag, syntax.name_end, syntax.key_end)
 
 
-def _led(syntax: ToolSyntax, lead: str) -> ToolSyntax:
-    """The syntax with the white space that the template writes between text and a call."""
+def _led(syntax: ToolSyntax, lead: str | None) -> ToolSyntax:
+    """The syntax with the white space that the template writes between text and a call; if it shows no such turn, a
+    marker that stands on a line of its own begins that line."""
     field = "section" if syntax.section[0] else "call"
     opening, closing = getattr(syntax, field)
-    return syntax.model_copy(update={field: (lead + opening.lstrip(), closing)}) if opening else syntax
+    if lead is None:
+        lead = "\n" if opening.endswith("\n") else ""
+    return syntax.model_copy(update={field: (lead + opening.lstrip(), closing)}) if opening and lead else syntax
+
+
+def _trailed(syntax: ToolSyntax, trail: str) -> ToolSyntax:
+    """The syntax with the white space that the template writes after the last call."""
+    field = "section" if syntax.section[1] else "call"
+    opening, closing = getattr(syntax, field)
+    return syntax.model_copy(update={field: (opening, closing.rstrip() + trail)}) if closing and trail else syntax
 
 
 def _json(bodies: Bodies) -> ToolSyntax | None:
@@ -89,8 +110,18 @@ def _json(bodies: Bodies) -> ToolSyntax | None:
         section = (opening, closing.rstrip())
         if NAME in call and opening.strip():
             return ToolSyntax(shape="json", section=section, name_is_key=True)
-        return _object(call, section)
+        found = _object(call, section)
+        return found and _with_id(found, bodies.answered)
     return None
+
+
+def _with_id(syntax: ToolSyntax, answered: str) -> ToolSyntax:
+    """The syntax with the key of an id that the template writes only where a call has a result."""
+    end = syntax.section[1].strip()
+    id_ = re.search(rf'"(\w+)": "{IDS[0]}"', answered.partition(end)[0]) if end else None
+    if syntax.id_fields or id_ is None:
+        return syntax
+    return syntax.model_copy(update={"id_fields": (id_[1],), "id_last": True})
 
 
 def _object(call: Mapping[str, Any], section: tuple[str, str]) -> ToolSyntax | None:
@@ -233,7 +264,8 @@ def _key_ended(key_end: str, hard: str) -> dict[str, Any]:
     number = re.search(rf"{NUMBER}(.*?)7(?!\d)", hard, re.DOTALL)
     other = number.group(1) if number else key_end
     if other == key_end:
-        return {"key_end": key_end}
+        two = re.fullmatch(rf"(?P<end>.*{TAG.pattern}\s*)(?P<value>{TAG.pattern}\s*)", key_end, re.DOTALL)
+        return {"key_end": two["end"], "value_open": two["value"]} if two else {"key_end": key_end}
     before = re.sub(r"\w+$", "", key_end[: common(key_end, other)])
     after = re.sub(r"^\w+", "", common_end(key_end[len(before) :], other[len(before) :]))
     type_ = key_end[len(before) : len(key_end) - len(after)]

@@ -219,8 +219,9 @@ def _switched(on: str, off: str) -> tuple[str, str] | None:
     tags = [match.group() for match in TAG.finditer(closed)]
     if not opened and len(tags) == 2:  # the model opens reasoning itself
         first, second = (closed.index(tag) for tag in tags)
-        space = re.match(r"\s*", closed[first + len(tags[0]) :])
-        return closed[first : first + len(tags[0])] + ("\n" if space and space.group() else ""), closed[second:]
+        space = closed[first + len(tags[0]) : second]
+        after = "\n" if space.isspace() else ""
+        return closed[first : first + len(tags[0])] + after, space.removeprefix(after) + closed[second:]
     if opened and len(tags) == 1:
         return opened, closed
     found = re.search(rf"({TAG.pattern})\s*$", on)
@@ -245,10 +246,12 @@ def _with_calls(format_: Format, turns: Turns) -> Iterator[Format]:
         )
         after = beside.partition(SAID)[2]
         lead = after[: len(after) - len(after.lstrip())] if after.lstrip()[:1] == one.lstrip()[:1] else ""
+        last = next((turns.one.partition(stop)[0] for stop in headed.stops if stop in turns.one), turns.one)
+        more = (lead if beside else None, last[len(last.rstrip()) :], turns.answered)
         reasoning = headed.reasoning
         if reasoning and turns.why_one and reasoning.close.strip() not in turns.why_one:
             reasoning = reasoning.model_copy(update={"ends_on_call": True})
-        for tools in guesses(Bodies(one, two, both, hard, lead)):
+        for tools in guesses(Bodies(one, two, both, hard, *more)):
             yield headed.model_copy(update={"tools": tools, "reasoning": reasoning})
 
 
