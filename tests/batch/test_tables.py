@@ -87,7 +87,8 @@ def test_each_row_has_its_own_answer_though_the_lines_were_sorted(tmp_path: Path
 
 
 def test_cells_that_a_spreadsheet_computes_are_quoted_if_asked(tmp_path: Path) -> None:
-    begins = ["=HYPERLINK(1)", "+1+1", "-cmd", "@SUM(A1)", "\t=1", "\r=1"]
+    begins = ["=HYPERLINK(1)", "+1+1", "-cmd", "@SUM(A1)", "\t=1", "\r=1", "\n=1"]
+    begins += ["\uff1d1", "\uff0b1", "\uff0dx", "\uff20S"]
     stay = ["a=1", "'=1", "-5", "+3.25e-7", "", " =1", "x"]
     source = write(tmp_path / "in.csv", ["id", "text"], *([str(n), text] for n, text in enumerate([*begins, *stay])))
     for quotes, quoted in ((True, [f"'{text}" for text in begins]), (False, begins)):
