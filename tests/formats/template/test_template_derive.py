@@ -161,7 +161,9 @@ LETTERS = """\
 {%- for m in messages -%}
 {%- if m.role == 'assistant' -%}
 {%- if m.reasoning_content %}{{ '<|go|>bot for=me<|body|>' ~ m.reasoning_content ~ '<|next|>' }}{% endif -%}
-{%- if m.content %}{{ '<|go|>bot for=you<|body|>' ~ m.content ~ ('<|next|>' if m.tool_calls else '<|bye|>') }}{% endif -%}
+{%- if m.content -%}
+{{ '<|go|>bot for=you<|body|>' ~ m.content ~ ('<|next|>' if m.tool_calls else '<|bye|>') }}
+{%- endif -%}
 {%- for c in m.tool_calls or [] -%}
 {%- set f = c.function -%}
 {{ '<|go|>bot for=' ~ f.name ~ '<|body|>' }}CALL{{ '<|bye|>' if loop.last else '<|next|>' }}

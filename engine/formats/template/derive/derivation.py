@@ -91,8 +91,8 @@ def _plain(turns: Turns, eos: str) -> Iterator[Format]:
 
 
 def _in_messages(format_: Format) -> Iterator[Format]:
-    """Yields the format of a turn of several messages, if the start of the next one follows reasoning: the marker before
-    that ends each of them, an answer's too."""
+    """Yields the format of a turn of several messages, if the start of the next one follows reasoning: the marker
+    before that ends each of them, an answer's too."""
     reasoning, start = format_.reasoning, format_.start.strip()
     opening, closing = format_.content
     end = reasoning.close.strip().removesuffix(start) if reasoning and start else ""
