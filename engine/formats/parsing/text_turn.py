@@ -255,8 +255,9 @@ class TextTurn:
         marks = self._marks
         if hit in self._elements:
             return False
-        if self._calls is not None and self._calls.section.owes(hit) and not (yield from self._is_quoted(hit, span)):
-            self._calls.section.settle(hit)
+        section = self._calls.section if self._calls else None
+        if section is not None and section.owes(hit) and not (yield from self._is_quoted(hit, span)):
+            section.call_is_open, section.is_open = False, section.is_open and hit != section.close.text
             return True
         if hit in self._call_ends:
             return (self._called and span.blank) or (yield from self._is_left_over(hit, span))

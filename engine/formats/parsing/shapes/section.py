@@ -196,11 +196,6 @@ class Section:
         """Whether the closing marker of a section or call has not come yet, since other text stands before it."""
         return (self.is_open and closer == self.close.text) or (self.call_is_open and closer == self.call_close.text)
 
-    def settle(self, closer: str) -> None:
-        """That closing marker has come."""
-        self.call_is_open = False
-        self.is_open = self.is_open and closer != self.close.text
-
     def rest_is_malformed(self, call: CallEmitter, *stops: str) -> Gen[None]:
         """Write the following text unchanged into the call's arguments, up to a marker at which reading can resume, and
         end the call as malformed."""
