@@ -71,6 +71,7 @@ def python(kind: str, given: argparse.Namespace, sequences: int, cache: Path) ->
     with tempfile.TemporaryDirectory() as empty:
         folder = empty if kind == "first" else str(cache)
         environment = {**os.environ, "PYTHONPATH": str(HERE.parent), "LLAMA_ENGINE_CACHE": folder}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package's modules are compiled
         command = [sys.executable, "-W", "ignore", "-c", code, given.model, str(given.n_ctx), str(sequences), kind]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])

@@ -152,6 +152,9 @@ class LlamaPython:
         options = {"max_tokens": steps, "repeat_penalty": 1.0, "stream": True, **drawing.options}
         return sum(sum(1 for _ in self._llama.create_completion(list(prompt), **options)) - 1 for prompt in prompts)
 
+    def tokens(self, text: str) -> list[int]:
+        return self._llama.tokenize(text.encode())
+
     def chat(self, messages: Sequence[Any], steps: int) -> dict[str, int]:
         """The usage of one greedy answer, not streamed."""
         return self._llama.create_chat_completion(list(messages), max_tokens=steps, temperature=0.0)["usage"]
@@ -223,6 +226,9 @@ class LlamaServer:
 
         with ThreadPoolExecutor(len(prompts)) as pool:
             return sum(pool.map(one, range(len(prompts))))
+
+    def tokens(self, text: str) -> list[int]:
+        return self.post("/tokenize", {"content": text, "add_special": True})["tokens"]
 
     def chat(self, messages: Sequence[Any], steps: int) -> dict[str, Any]:
         """The usage of one greedy answer, not streamed; call it from as many threads as there are slots, or more."""

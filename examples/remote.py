@@ -5,8 +5,6 @@ python examples/remote.py http://localhost:8080/v1
 """
 
 import sys
-from collections.abc import Iterable
-from typing import Any
 
 import openai
 
@@ -26,12 +24,7 @@ def get_weather(city: str) -> dict[str, object]:
 
 def main(url: str) -> None:
     with openai.OpenAI(base_url=url, api_key="none") as client:
-        create: Any = client.chat.completions.create
-
-        def send(body: dict[str, Any]) -> Iterable[object]:
-            return create(**remote.client_arguments(body))
-
-        llm = remote.Remote(send, model="any", temperature=0)
+        llm = remote.Remote(client, model="any", temperature=0)
         with llm.stream_run("What is the weather in Oslo?", tools=[get_weather], max_steps=4) as run:
             for event in run:
                 match event:

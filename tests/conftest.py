@@ -86,10 +86,12 @@ def tracked(repository: Path) -> list[str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Preflight verdicts of this run only: never the user's, and found once. A command that runs tests again and again
-    gives LLAMA_ENGINE_TEST_CACHE, and they are found once for all of its runs."""
+    """Preflight verdicts of this run only: never the user's, and found once for all workers. A command that runs tests
+    again and again gives LLAMA_ENGINE_TEST_CACHE, and they are found once for all of its runs."""
     kept = os.environ.get("LLAMA_ENGINE_TEST_CACHE")
-    directory = Path(kept) if kept else tmp_path_factory.mktemp("cache")
+    base = tmp_path_factory.getbasetemp()  # of a worker of xdist: a folder in that of the run
+    directory = Path(kept) if kept else (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
+    directory.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LLAMA_ENGINE_CACHE", str(directory))
         yield directory

@@ -12,9 +12,11 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).resolve().parents[2]
 MOVED = {
     "ARCHITECTURE": "about/architecture",
+    "CONTRIBUTING": "about/contributing",
     "FAMILIES": "reference/families",
     "GUIDE": "start/first-chat",
     "PERFORMANCE": "about/performance",
+    "SECURITY": "about/security",
     "STRUCTURED": "guides/structured-output",
     "adapters": "guides/adapters",
     "agents": "guides/agents-and-mcp",
@@ -47,6 +49,8 @@ MOVED = {
 }
 """Where the page is that had this address. Those of the reference went to a folder: NOW_API."""
 NOW_API = ("agents", "batch", "engine", "errors", "events", "openai", "records", "servers", "testing")
+PLACED = {"CONTRIBUTING.md": "about/contributing.html", "SECURITY.md": "about/security.html"}
+"""Where the site has the pages that GitHub looks for in docs/ itself."""
 FIRST_FOUND = {
     "start/": 8,
     "guides/": 8,
@@ -77,9 +81,11 @@ def on_config(config: Any, **_: Any) -> Any:
 
 
 def on_files(files: Any, config: Any, **_: Any) -> Any:
-    """Add CHANGELOG.md, which lies beside docs/, with its links as they are from there."""
+    """Add CHANGELOG.md, which lies beside docs/, with its links as they are from there; and place PLACED."""
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
     files.append(File.generated(config, "changes.md", content=text))
+    for source, address in PLACED.items():
+        files.get_file_from_path(source).dest_uri = address
     return files
 
 

@@ -10,6 +10,7 @@ from engine.agent.transcript import RunInput, Transcript
 from engine.support.errors import RequestError, shown
 from engine.support.guided import Guided
 from engine.support.hints import unknown_option
+from engine.support.printed import Printed
 from engine.tools import RunTool
 from engine.types.answer_formats import Answer_co, ResponseFormatLike
 from engine.types.conversation import conversation_of
@@ -25,8 +26,8 @@ class Runs(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agent(Guided, Generic[Answer_co]):
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Agent(Guided, Printed, Generic[Answer_co]):
     """What all runs of one agent have in common: `agent.run(llm, "...")`, `stream_run`, `arun`.
 
     - `instructions`: the system message, put before the conversation.

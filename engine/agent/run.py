@@ -16,6 +16,7 @@ from engine.support.display import Block, Span, counted, ending, figures, page_h
 from engine.support.errors import ContextOverflowError, EngineError, RequestError
 from engine.support.guided import Guided
 from engine.support.offloop import off_loop
+from engine.support.printed import Printed
 from engine.support.tracing import Span as TracedSpan
 from engine.support.tracing import begin as begin_span
 from engine.tools import Toolbox, ToolContext, ToolOutcome, error_text
@@ -51,8 +52,8 @@ class Turn(Protocol):
 Generate: TypeAlias = Callable[[Sequence[Message]], Turn]
 
 
-@dataclass(frozen=True, slots=True)
-class Step(Guided):
+@dataclass(frozen=True, slots=True, repr=False)
+class Step(Guided, Printed):
     """One turn of the model, and the results of its calls."""
 
     completion: Completion

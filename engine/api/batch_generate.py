@@ -25,15 +25,20 @@ _NUMBER = itemgetter(0)
 _ROWS, _LETTERS = 100, 300  # of a table in a notebook, and of an answer in it
 
 
+_HEAD = ("", "answer", "calls", "tokens", "ended by")
+
+
 class Answers(list[Completion | EngineError]):
-    """The answers of `generate` in order: a list, which a notebook shows as a table."""
+    """The answers of `generate` in order: a list, which a notebook shows as a table, without columns that are empty."""
 
     __slots__ = ()
 
     def _repr_html_(self) -> str:
         more = [("…", f"{len(self) - _ROWS:,} more")] if len(self) > _ROWS else []
         rows = [_cells(number, answer) for number, answer in enumerate(self[:_ROWS])]
-        return table_html([*rows, *more], head=("", "answer", "calls", "tokens", "ended by"))
+        said = [place for place in range(len(_HEAD)) if place == 0 or any(row[place] for row in rows)]
+        shown = [tuple(row[place] for place in said) for row in (_HEAD, *rows)]
+        return table_html([*shown[1:], *more], head=shown[0])
 
 
 def _cells(number: int, answer: Completion | EngineError) -> tuple[str, ...]:

@@ -32,6 +32,9 @@ class Size(NamedTuple):
         """Whether it fits into `room`."""
         return self.host <= room.host and self.device <= room.device
 
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
     def __str__(self) -> str:
         device = f" and {self.device / _MIB:,.0f} MiB of devices" if self.device else ""
         return f"{self.host / _MIB:,.0f} MiB{device}"

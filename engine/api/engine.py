@@ -5,17 +5,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
-from engine.agent import Run, RunInput, RunStream, Transcript, run_options, stream_run
 from engine.api import batch_generate, loading
 from engine.api.adapter_loader import AdapterLoader, AdapterSource
-from engine.api.explain import Explanation, explain_turn
-from engine.api.inspect import Inspection, engine_facts, inspect_model
+from engine.api.clients import async_openai_client, openai_client
 from engine.api.loading import Loaded, TemplateChoice
 from engine.formats.families import Family, FamilyLike, ResponseTemplateLike
 from engine.formats.template.chat_template import ChatTemplate
 from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.model import Model, ModelInfo
-from engine.openai.client import AsyncOpenAI, OpenAI
 from engine.runtime.adapters.adapters import AdapterInfo
 from engine.runtime.loop.backend import Backend
 from engine.runtime.loop.config import LoopOptions
@@ -57,8 +54,13 @@ from engine.types.messages import MessagesLike
 from engine.types.prompt import Piece, Prompt
 from engine.types.streams import Starting
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what a plain chat does not need is imported where it is used
     from numpy.typing import NDArray
+
+    from engine.agent.run import Run, RunStream
+    from engine.agent.transcript import RunInput
+    from engine.api.explain import Explanation
+    from engine.api.inspect import Inspection
 
 
 class Engine(Guided, NotCopied, metaclass=GuidedClass):
@@ -98,14 +100,32 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
     ) -> None:
         service = Service(backend, options, draft)
         name = "" if model is None else model.info.name or model.info.path.stem
-        turns = Turns(service, template, seed, options and options.media_urls, sampling, name)
+        self._hold(
+            service,
+            Turns(service, template, seed, options and options.media_urls, sampling, name),
+            model,
+            AdapterLoader(service, adapters, self.close),
+            Scorer(service),
+            Embedder.of(service, None if model is None else model.info),
+        )
+
+    def _hold(
+        self,
+        service: Service,
+        turns: Turns,
+        model: Model | IsolatedModel | None,
+        adapters: AdapterLoader,
+        scorer: Scorer,
+        embedder: Embedder,
+    ) -> None:
+        """Take the parts that the methods call: all that an engine is made of."""
         self._service = service
         self._turns = turns
         self._model = model
-        self._adapters = AdapterLoader(service, adapters, self.close)
-        self.scorer = Scorer(service)
+        self._adapters = adapters
+        self.scorer = scorer
         """What `score` and `classify` ask for log-probabilities."""
-        self.embedder = Embedder.of(service, None if model is None else model.info)
+        self.embedder = embedder
         """What `embed` and `rerank` ask for vectors."""
 
     @classmethod
@@ -445,13 +465,13 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
 
     async def arun(
         self,
-        messages: RunInput,
+        messages: "RunInput",
         tools: Sequence[RunTool] | None = None,
         max_steps: int = 8,
         *,
         response_format: ResponseFormatLike[Answer] = None,
         **options: Unpack[FreeAgentOptions],
-    ) -> Run[Answer]:
+    ) -> "Run[Answer]":
         """`run` for an event loop: async tools of one turn run at once; cancelling the task stops the run."""
         return await self.stream_run(messages, tools, max_steps, response_format=response_format, **options)
 
@@ -575,13 +595,13 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
 
     def run(
         self,
-        messages: RunInput,
+        messages: "RunInput",
         tools: Sequence[RunTool] | None = None,
         max_steps: int = 8,
         *,
         response_format: ResponseFormatLike[Answer] = None,
         **options: Unpack[FreeAgentOptions],
-    ) -> Run[Answer]:
+    ) -> "Run[Answer]":
         """Run the agent loop: turns and tools until the model answers. Returns a `Run`, which has the `completion`, the
         `messages` and the `steps`.
 
@@ -611,15 +631,19 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
 
     def stream_run(
         self,
-        messages: RunInput,
+        messages: "RunInput",
         tools: Sequence[RunTool] | None = None,
         max_steps: int = 8,
         *,
         response_format: ResponseFormatLike[Answer] = None,
         **options: Unpack[FreeAgentOptions],
-    ) -> RunStream[Answer]:
+    ) -> "RunStream[Answer]":
         """Start the agent loop and return it as a stream: `for`, `async for`, `await` (the Run), `with`. Each event has
         its `step`."""
+        from engine.agent.limits import run_options
+        from engine.agent.run import stream_run
+        from engine.agent.transcript import Transcript
+
         policy, own = run_options(max_steps, {**options, "response_format": response_format}, TurnOptions)
         toolbox = Toolbox(tools)
         turn = self._turns.agent_stepper(lambda: toolbox.tools, own)
@@ -713,7 +737,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         asked: Sequence[Any] = [messages] if texts is None else texts
         found = [self._turns.answer_prefix(each, tools, options) for each in asked]
         pairs = [pair for tokens, _ in found for pair in self.scorer.labels(tokens, labels)]
-        media = () if texts is not None else found[0].media
+        media = tuple(each for _, placed in found for each in placed)  # none beside a list: its rows are texts
         scores = self.scorer.scores(pairs, options.get("adapters"), media, options.get("cache_salt"))
         several = classifications(labels, scores)
         return several[0] if texts is None else several
@@ -755,21 +779,25 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         *,
         output: str | Sequence[Piece] | None = None,
         **options: Unpack[TurnOptions],
-    ) -> Explanation:
+    ) -> "Explanation":
         """Explain how the engine understands a conversation, and an `output` that followed it, piece by piece.
 
         In an output given as text, the family's control markers count as control tokens. `.text()` returns a report,
         `.data()` plain values. Raises what `stream` raises, except for prompts that are too long.
         """
+        from engine.api.explain import explain_turn
+
         return explain_turn(
             self.template, self._turns.explain_input(messages, tools, output, options), self._service.vocab
         )
 
-    openai_client = OpenAI
-    async_openai_client = AsyncOpenAI
+    openai_client = openai_client
+    async_openai_client = async_openai_client
 
-    def inspect(self) -> Inspection:
+    def inspect(self) -> "Inspection":
         """Returns what the engine knows about the model."""
+        from engine.api.inspect import inspect_model
+
         context, template = self._service.info, self._turns.known_template
         sampling = self.sampling.text() if context.generates else ""
         return inspect_model(template, self.info, context, self.embedder.facts, self._service.vocab.size, sampling)
@@ -849,4 +877,6 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
 
     def _facts(self) -> list[tuple[str, str]]:
         """Returns what a notebook shows of the engine, as names and values."""
+        from engine.api.inspect import engine_facts
+
         return engine_facts(self._model and self._model.info, self.family.title, self.n_ctx, closed=self.closed)

@@ -15,6 +15,7 @@ from engine.api import loading
 from engine.api.adapter_loader import AdapterLoader, AdapterSource
 from engine.api.admission import Admission, Load, Ticket, Waiting
 from engine.api.budget import Bytes, Size, budgeted
+from engine.api.clients import async_openai_client, openai_client
 from engine.api.engine import Engine
 from engine.llama.gguf.gguf import GgufFile, read_gguf
 from engine.llama.gguf.projector_file import ProjectorFile
@@ -22,7 +23,6 @@ from engine.llama.model import Model
 from engine.llama.plan.machine import keep_no_large_blocks
 from engine.llama.plan.plan import Machine, Plan, this_machine
 from engine.llama.vocab import LlamaVocab
-from engine.openai.client import AsyncOpenAI, OpenAI
 from engine.runtime.cache.state_store import StateStore
 from engine.runtime.loop.metrics import Metrics
 from engine.runtime.stream.service import Service
@@ -38,6 +38,7 @@ from engine.support.errors import (
     shown,
 )
 from engine.support.offloop import is_unwanted, off_loop
+from engine.support.printed import Printed
 from engine.turns.embedding import Embedder
 from engine.turns.options import NGRAM, LoadArguments, check_arguments, settings
 from engine.turns.reasoning_memory import ReasoningMemory
@@ -52,8 +53,8 @@ _STATES = 256 << 20
 _WAKE_SECONDS = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class ModelState:
+@dataclass(frozen=True, slots=True, repr=False)
+class ModelState(Printed):
     """A model of `Engines`: whether it is in memory, the `size` that is counted for it there, whether it is in use or
     pinned, and how often it was loaded."""
 
@@ -109,12 +110,14 @@ class EngineHandle(Engine):
         self._engines = engines
         self.name = name
         lease = partial(engines.lease, name)
-        self._service = cast("Service", _Leased(lease, Service, "_service"))
-        self._turns = cast("Turns", _Leased(lease, Turns, "_turns"))
-        self._model = cast("Model", _Leased(lease, Model, "_model"))
-        self._adapters = cast("AdapterLoader", _Leased(lease, AdapterLoader, "_adapters"))
-        self.scorer = cast("Scorer", _Leased(lease, Scorer, "scorer"))
-        self.embedder = cast("Embedder", _Leased(partial(lease, vectors=True), Embedder, "embedder"))
+        self._hold(
+            cast("Service", _Leased(lease, Service, "_service")),
+            cast("Turns", _Leased(lease, Turns, "_turns")),
+            cast("Model", _Leased(lease, Model, "_model")),
+            cast("AdapterLoader", _Leased(lease, AdapterLoader, "_adapters")),
+            cast("Scorer", _Leased(lease, Scorer, "scorer")),
+            cast("Embedder", _Leased(partial(lease, vectors=True), Embedder, "embedder")),
+        )
 
     @property
     def metrics(self) -> Metrics:
@@ -297,8 +300,8 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
         self._timeout = timeout
         self._on_wait = on_wait
 
-    openai_client = OpenAI
-    async_openai_client = AsyncOpenAI
+    openai_client = openai_client
+    async_openai_client = async_openai_client
 
     def __getitem__(self, name: str) -> EngineHandle:
         """Returns the model's engine, without loading it. Raises KeyError."""

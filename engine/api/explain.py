@@ -162,6 +162,9 @@ class Explanation:
         """Returns the report in lines, without control codes."""
         return visible("\n".join(_report(self)))
 
+    def __str__(self) -> str:
+        return self.text()
+
     def __repr__(self) -> str:
         return f"<Explanation: {self.family}, {counted(len(self.tokens), 'token')}, {self.state.where}>"
 
@@ -314,9 +317,9 @@ def _report(found: Explanation) -> Iterator[str]:
     yield f"family: {found.family} ({found.title}): {found.reason}"
     yield from ("", "format")
     width = max((len(field.name) for field in found.format), default=0)
-    for field in found.format:
-        yield f"  {field.name:<{width}}  {field.value!r}"
-        yield f"  {'':<{width}}  because {field.reason}"
+    for reason in dict.fromkeys(field.reason for field in found.format):
+        yield f"  because {reason}:"
+        yield from (f"  {each.name:<{width}}  {each.value!r}" for each in found.format if each.reason == reason)
     note = "" if found.complete else " (this template inspects callers' texts: some of them are shown as its own)"
     yield from ("", f"prompt{note}")
     for piece in found.prompt:

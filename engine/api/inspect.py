@@ -87,6 +87,9 @@ class Inspection:
         width = max(len(name) for name, _ in rows)
         return visible("\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows))
 
+    def __str__(self) -> str:
+        return self.text()
+
     def __repr__(self) -> str:
         return f"<Inspection: {self.name or self.path}, {self.family or self._kind()}>"
 
@@ -125,7 +128,7 @@ class Inspection:
         return [
             *common,
             ("family", f"{self.family} ({self.title}): {self.reason}"),
-            ("response template", self.response_template or "none known"),
+            *([("response template", self.response_template)] if self.response_template else []),
             ("chat template", _SOURCES[self.template_source] + (_MUTE if self.capabilities.get("mute") else "")),
             ("reasoning", self.reasoning),
             ("starts in reasoning", "yes: the prompt leaves it open" if self.starts_in_reasoning else "no"),
@@ -134,7 +137,7 @@ class Inspection:
             ("constraints", self.constraints),
             *self._marker_rows(),
             ("template takes", self._capable(_TAKES)),
-            ("template needs", self._capable(_NEEDS)),
+            *([("template needs", needs)] if (needs := self._capable(_NEEDS)) else []),
             ("reads reasoning from", ", ".join(self.capabilities["reasoning_fields"]) or "no field"),
         ]
 
@@ -151,7 +154,7 @@ class Inspection:
             heading = ""
 
     def _capable(self, phrases: Mapping[str, str]) -> str:
-        return ", ".join(phrase for name, phrase in phrases.items() if self.capabilities[name]) or "nothing more"
+        return ", ".join(phrase for name, phrase in phrases.items() if self.capabilities[name])
 
 
 _MUTE = ', whose prompts lack the user\'s text: chat_template="chatml" is a way out'

@@ -127,12 +127,8 @@ def load(
     load_options, context = made.model, made.context
     draft_options = draft_context(made.context, made.n_ctx, made.cells.sequences)
     if preflight:
-        if file.embeds:  # with the options of a chat, as the trial generates; only the remedy for the weights matters
-            load_options, _ = checks.prepare(load_options, options.context)
-        else:
-            load_options, context = checks.prepare(load_options, context)
-        try_file(file, load_options, context, head=head)
-        _try_beside(file, load_options, context, [each.path for each in files.values()], projector_header)
+        adapter_paths = [each.path for each in files.values()]
+        load_options, context = _tried(file, made, options.context, adapter_paths, projector_header, head=head)
         if draft_model is not None and draft_model.model is None and not head:
             try_file(draft_model.file, load_options, draft_options)
     draft_path = draft_model.file.path if draft_model is not None and isolated and not head else None
@@ -148,18 +144,28 @@ def load(
     return replace(loaded, sampling=_sampling(loaded, file, on_hub=is_on_hub(model)))
 
 
-def _try_beside(
+def _tried(
     file: GgufFile,
-    model: ModelOptions,
-    context: ContextOptions,
+    made: Plan,
+    given: ContextOptions,
     adapters: Sequence[Path],
     projector: ProjectorFile | None,
-) -> None:
-    """Let children decode with the adapters, and with the projector."""
+    *,
+    head: bool,
+) -> tuple[ModelOptions, ContextOptions]:
+    """Let children decode with the file as planned, with its adapters and its projector. Returns the planned options,
+    changed where a child died of them; `given`: the caller's."""
+    context = made.context
+    if file.embeds:  # with the options of a chat, as the trial generates; only the remedy for the weights matters
+        model, _ = checks.prepare(made.model, given)
+    else:
+        model, context = checks.prepare(made.model, context)
+    try_file(file, model, context, head=head)
     for path in adapters:
         try_file(file, model, context, path)
     if projector is not None:
         try_file(file, model, context, projector=projector)
+    return model, context
 
 
 def projector_file(

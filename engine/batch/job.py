@@ -34,6 +34,7 @@ from engine.openai.streaming import no_efforts, without_effort
 from engine.runtime.stream.service import Stream
 from engine.support.display import counted
 from engine.support.errors import BatchInputError, EngineError, MissingTemplateError, QueueFullError, RequestError
+from engine.support.printed import Printed
 from engine.support.screens import Screen, duration_text, screen_for
 from engine.tools import ToolLike, as_tools
 from engine.turns.options import TurnOptions, refuse_unknown
@@ -52,8 +53,8 @@ Loader: TypeAlias = Callable[[Plan], Engine]
 Model: TypeAlias = Engine | Engines | Loader
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Printed):
     """The progress of a batch. `total`: rows in the input; `done` of them are in the output and `failed` in the error
     file, by this call or earlier ones. The tokens, `ran` (rows) and `seconds` are only those of this call. `notes`:
     what was done otherwise than rows asked for."""
@@ -73,6 +74,9 @@ class Report:
     def left(self) -> int:
         """Rows that are neither done nor failed."""
         return self.total - self.done - self.failed
+
+    def __str__(self) -> str:
+        return self.text()
 
     def text(self) -> str:
         """Returns the report as one line of text."""

@@ -410,16 +410,20 @@ class LlamaBackend:
         cannot do that; trimming to 0 always works."""
         if position >= self.positions(sequence):
             return True
-        if position > 0 and self._window:
-            # Sliding-window layers have dropped tokens outside the window, so too far back they miss some. With
-            # swa_full too, once the cache was full: llama.cpp then reuses such cells.
-            oldest = int(self._oldest(self._memory, sequence))
-            if oldest > max(0, position - self._window):
-                return False
+        if not self.can_trim(sequence, position):
+            return False
         removed = bool(self._remove(self._memory, sequence, position if position > 0 else -1, -1))
         if removed:
             self._ends.cut(sequence, position)
         return removed
+
+    def can_trim(self, sequence: int, position: int) -> bool:
+        if not 0 < position < self.positions(sequence):
+            return True
+        # Sliding-window layers have dropped tokens outside the window, so too far back they miss some. With swa_full
+        # too, once the cache was full: llama.cpp then reuses such cells.
+        kept = not self._window or int(self._oldest(self._memory, sequence)) <= max(0, position - self._window)
+        return kept and self._info.can_share
 
     def copy(self, source: int, target: int, positions: int) -> None:
         """Copy the first `positions` of a sequence. Raises DecodeError("invalid") for a part of a recurrent state."""

@@ -122,7 +122,7 @@ def made_in_thread(
 
     llama.cpp repacks weights for AMX with OpenMP. libgomp keeps a thread's workers as long as the thread lives, and
     lets threads spin while waiting for one another only if there are no more of them than processors: with workers left
-    over from the caller's thread, a small model's decode took 1.2 to 1.7 times as long (docs/about/performance.md).
+    over from the caller's thread, a small model's decode took 1.2 to 1.7 times as long (decision 19).
 
     The caller waits in Python, so Ctrl-C works; in a callback from C the KeyboardInterrupt would be lost. On an
     interrupt `stop` is called, and an object that is made nevertheless is freed.

@@ -5,7 +5,7 @@ a token after 2,000 others took about twice as long with it as without, while pr
 It skips cells that a row must not see, though, which matters if many sequences share a pool; and only it can read
 quantised values. Without it, the scores of all cells are stored for every row of a micro-batch. Micro-batches of 256
 rows need half the buffers of llama.cpp's 512 and read prompts as fast; so do those of 64 without flash attention. The
-figures are in docs/about/performance.md.
+figures are in docs/about/measurements.md.
 """
 
 import ctypes
@@ -36,6 +36,17 @@ def on_cpu(model: GgufFile, options: ContextOptions, n_ctx: int, n_sequences: in
     long = cells_of(options, n_ctx, n_sequences).each > _LONG
     rows = _FEWER_ROWS if flash_attn == "off" and long else _ROWS
     return replace(options, flash_attn=flash_attn, n_ubatch=options.n_ubatch or rows)
+
+
+def at_once(options: ContextOptions, n_sequences: int) -> ContextOptions:
+    """Returns the options of a context whose batches are one micro-batch each, as sliding windows need.
+
+    Before llama.cpp computes the first micro-batch of a batch, it looks for the cells of all of them. What the later
+    ones push out of a window is then gone for the first ones too, which attend to less than they should
+    (llama-kv-cache.cpp: `prepare` restores the cells that it took, not those that `apply_ubatch` purged).
+    """
+    rows = max(options.rows_at_once, n_sequences)
+    return replace(options, n_batch=rows, n_ubatch=rows)
 
 
 def check(model: GgufFile, options: ContextOptions) -> None:

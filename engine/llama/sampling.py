@@ -62,7 +62,7 @@ def plan(params: SamplingParams, n_vocab: int) -> Plan:
         return Plan(None, tuple(names), "greedy" if names else "argmax", penalises)
     if params.mirostat:
         return Plan(None, tuple(names), "mirostat", penalises)
-    if not names or names == ["temperature"]:
+    if not names or (names == ["temperature"] and not _varies(params)):
         return Plan(None, tuple(names), "softmax", penalises)
     exact = not (penalises and names[0] == "top_p")  # where the sum reaches top_p, ours may round another way
     if exact and n_vocab >= _ARRAYS_PAY and _pays(names[0], params):
@@ -90,9 +90,14 @@ def _is_on(params: SamplingParams, name: SamplerName) -> bool:
         "top_p": params.top_p is not None and params.top_p < 1,
         "min_p": bool(params.min_p),
         "xtc": bool(params.xtc_probability),
-        "temperature": params.temperature is not None and params.temperature not in (0, 1),
+        "temperature": params.temperature not in (None, 0, 1) or _varies(params),
     }
     return on[name]
+
+
+def _varies(params: SamplingParams) -> bool:
+    """Whether each token has a temperature of its own; it has none at temperature 0, nor with mirostat."""
+    return bool(params.dynatemp_range) and params.temperature != 0 and not params.mirostat
 
 
 _KEPT = 16  # the most settings cached; more are hardly used at a time
@@ -378,12 +383,19 @@ class _Links:
             "top_p": lambda: lib.llama_sampler_init_top_p(params.top_p, 1),
             "min_p": lambda: lib.llama_sampler_init_min_p(params.min_p, 1),
             "xtc": lambda: lib.llama_sampler_init_xtc(params.xtc_probability, params.xtc_threshold, 1, self._seed),
-            "temperature": lambda: lib.llama_sampler_init_temp(params.temperature),
+            "temperature": self._temperature,
         }
         chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
         for link in (*(make[name]() for name in names), self._last(last)):
             lib.llama_sampler_chain_add(chain, link)
         return chain
+
+    def _temperature(self) -> Any:
+        params = self._params
+        temperature = 1.0 if params.temperature is None else params.temperature
+        if not _varies(params):
+            return self._lib.llama_sampler_init_temp(temperature)
+        return self._lib.llama_sampler_init_temp_ext(temperature, params.dynatemp_range, params.dynatemp_exponent)
 
     def _last(self, last: Last) -> Any:
         params, lib = self._params, self._lib

@@ -18,7 +18,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache, partial
-from itertools import groupby, islice, pairwise, takewhile
+from itertools import groupby, islice, pairwise, repeat, takewhile
 
 from engine.llama.lib import brief, library
 from engine.llama.lifetime import Shared
@@ -51,9 +51,8 @@ class LlamaVocab:
             self._pointer = vocab = int(lib.llama_model_get_vocab(pointer))
         self._remembered = lru_cache(_REMEMBERED)(partial(_tokenized, model, vocab))
         self._size = int(lib.llama_vocab_n_tokens(vocab))
-        attribute = lib.llama_vocab_get_attr
-        attributes = [attribute(vocab, token) for token in range(self._size)]
-        self._special = bytes(1 if value & _SPECIAL else 0 for value in attributes)
+        attributes: list[int] = list(map(brief("llama_vocab_get_attr"), repeat(vocab), range(self._size)))
+        self._special = bytes([1 if value & _SPECIAL else 0 for value in attributes])
         self._bytes: list[bytes | None] = [None] * self._size
         marked = [token for token, value in enumerate(attributes) if value & (_SPECIAL | _UNKNOWN)]
         # A broken vocabulary may have empty special tokens: their text could be found everywhere.

@@ -80,11 +80,13 @@ def start_text(engine: EngineLike, request: Request, options: Mapping[str, Any])
 
 def _seeded(options: Mapping[str, Any], number: int) -> Mapping[str, Any]:
     """Returns the options of a prompt's answer: the first has the request's seed, the next the next number, as in
-    `Engine.choices`."""
+    `Engine.choices`; without a seed, or with -1, which is none, each a random one."""
     if number == 0:
         return options
     seed = options.get("seed")
-    return {**options, "seed": (seed + number) % 2**32 if isinstance(seed, int) else secrets.randbits(32)}
+    if not isinstance(seed, int) or seed == -1:
+        return {**options, "seed": secrets.randbits(32)}
+    return {**options, "seed": (seed + number) % 2**32}
 
 
 def text_answer(request: Request, model: str) -> ChoicesAnswer:

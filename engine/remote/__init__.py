@@ -4,7 +4,7 @@
     for event in remote.events(client.chat.completions.create(**remote.client_arguments(body))):
         ...
 
-    llm = remote.Remote(lambda body: client.chat.completions.create(**remote.client_arguments(body)), model="qwen3")
+    llm = remote.Remote(client, model="qwen3")
     run = llm.run("What is the weather in Paris?", [get_weather])
 
 The caller brings the transport: an `openai` client, httpx, a file.

@@ -14,11 +14,13 @@ from collections.abc import (
 )
 from functools import partial
 from time import monotonic
-from typing import Any, TypeAlias, Unpack, cast
+from typing import Any, Protocol, TypeAlias, Unpack, cast
 
-from engine.agent import Run, RunArguments, RunInput, RunStream, Transcript, run_options, stream_run
+from engine.agent.limits import RunArguments, run_options
+from engine.agent.run import Run, RunStream, stream_run
+from engine.agent.transcript import RunInput, Transcript
 from engine.formats.families import Family, Format
-from engine.remote.bodies import RequestOptions, request
+from engine.remote.bodies import RequestOptions, client_arguments, request
 from engine.remote.chunks import ReadOptions, TurnReader
 from engine.remote.timed import answered, timed, timed_async
 from engine.support.errors import RequestError
@@ -31,6 +33,26 @@ from engine.types.streams import GeneratedStream
 
 Chunks: TypeAlias = Iterable[object] | AsyncIterable[object]
 Send: TypeAlias = Callable[[dict[str, Any]], Chunks | Awaitable[Chunks]]
+
+
+class Client(Protocol):
+    """An `openai` client, sync or async, as far as it is used: `chat.completions.create`."""
+
+    @property
+    def chat(self) -> Any: ...
+
+
+def _sender(given: "Send | Client") -> Send:
+    """Returns the function that sends a request. Raises RequestError for what is neither one nor a client."""
+    if callable(given):
+        return given
+    if not hasattr(getattr(cast("object", given), "chat", None), "completions"):
+        raise RequestError(
+            f"Remote({given!r}) has nothing that sends a request: pass an openai client, "
+            'Remote(openai.OpenAI(base_url="http://localhost:8080/v1", api_key="none"), model="any"), or a function '
+            "that takes a request's body and returns the response's stream."
+        )
+    return lambda body: given.chat.completions.create(**client_arguments(body))
 
 
 class RemoteRunOptions(RequestOptions, RunArguments, total=False):
@@ -158,24 +180,23 @@ async def _nothing() -> AsyncIterator[object]:
 class Remote:
     """A server, with the methods that `Engine` has for a turn and for the agent loop.
 
-    send: the transport: takes the body of a request and returns the stream of its response, for example
-        `lambda body: client.chat.completions.create(**remote.client_arguments(body))`, or a generator over
-        `response.iter_lines()`. An async one (a coroutine function, an async generator) works with `async for` and
-        `await`, a sync one with `for` and `result`.
+    send: the transport: an `openai` client, or a function that takes the body of a request and returns the stream of
+        its response, such as a generator over `response.iter_lines()`. An async one (`AsyncOpenAI`, a coroutine
+        function, an async generator) works with `async for` and `await`, a sync one with `for` and `result`.
     family, in_reasoning, seconds: how responses are read, and for how long; see `remote.ReadOptions`.
     defaults: options of every request; see `remote.request`.
     """
 
     def __init__(
         self,
-        send: Send,
+        send: Send | Client,
         *,
         family: str | Family | Format | None = None,
         in_reasoning: bool = False,
         seconds: float | None = None,
         **defaults: Unpack[RequestOptions],
     ) -> None:
-        self._send = send
+        self._send = _sender(send)
         self._family = family
         self._in_reasoning = in_reasoning
         self._seconds = seconds

@@ -371,7 +371,8 @@ def _headed(block: Block) -> str:
     style = f' style="{_BAD}"' if block.failed else ""
     name = f" <code>{escaped(block.title)}</code>" if block.title else ""
     took = "" if block.seconds is None else f' <span style="{_QUIET}">{seconds_text(block.seconds)}</span>'
-    return f"<div><b{style}>{block.kind}</b>{name}{took}</div>{_value_html(block.text)}"
+    value = _value_html(block.text) if block.text or not block.inside else ""
+    return f"<div><b{style}>{block.kind}</b>{name}{took}</div>{value}"
 
 
 def _value_html(text: str) -> str:
@@ -416,7 +417,8 @@ def page_markdown(blocks: Iterable[Block], footer: str = "") -> str:
     for label, block in _flat(blocks):
         failed = " (failed)" if block.failed else ""
         title = f" {_word(block.title)}" if block.title else ""
-        parts.append(f"**{label}**{title}{failed}\n\n{fenced(block.text)}")
+        text = fenced(block.text) if block.text or not block.inside else ""
+        parts.append(f"**{label}**{title}{failed}\n\n{text}".rstrip("\n"))
     return "\n\n".join([*parts, *([fenced(footer)] if footer else [])])
 
 
@@ -461,11 +463,12 @@ def _cell(tag: str, text: str) -> str:
 def record_html(fields: Iterable[tuple[str, object]]) -> str:
     """Returns counts and times as a table, those that are 0 or None left out; floats are seconds."""
     rows: list[tuple[str, str]] = []
-    for name, value in fields:
+    for field, value in fields:
+        name = field.removesuffix("_seconds").removeprefix("n_").replace("_", " ")
         if isinstance(value, float) and value:
-            rows.append((name.replace("_", " "), seconds_text(value)))
+            rows.append((name, seconds_text(value)))
         elif value:
-            rows.append((name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value)))
+            rows.append((name, f"{value:,}" if isinstance(value, int) else str(value)))
     return table_html(rows)
 
 
@@ -502,6 +505,8 @@ def tokens_html(tokens: Iterable[tuple[str, float, str]]) -> str:
 
 def seconds_text(seconds: float) -> str:
     """Returns a short duration as text: "0.31 s", "12 ms"."""
+    if 0 < seconds < 0.001:
+        return "under 1 ms"
     return f"{1000 * seconds:.0f} ms" if seconds < 0.1 else f"{seconds:.2f} s" if seconds < 10 else f"{seconds:,.0f} s"
 
 

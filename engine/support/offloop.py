@@ -1,13 +1,15 @@
 """Runs blocking work of the engine in a worker thread while an event loop continues."""
 
-import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import ContextVar, copy_context
 from threading import Event, Thread
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.support import threads
+
+if TYPE_CHECKING:  # only an event loop needs it
+    import asyncio
 
 T = TypeVar("T")
 _WAKE_SECONDS = 0.25
@@ -21,6 +23,8 @@ async def off_loop(work: Callable[[], T], undo: Callable[[T], object]) -> T:
 
     The event loop's own few threads do not serve: calls that wait there for memory would block the call that holds it.
     """
+    import asyncio
+
     context, cancelled = copy_context(), Event()
     context.run(_cancelled.set, cancelled)
     result = in_thread(lambda: context.run(work))
@@ -58,6 +62,8 @@ def keep_awake(future: "asyncio.Future[Any]") -> None:
     A notebook's kernel cancels the cell's task in a signal handler, which does not wake a sleeping loop: the
     interrupted cell would continue until the next token, or the end of the answer, wakes it.
     """
+    import asyncio
+
     loop = asyncio.get_running_loop()
 
     def wake() -> None:

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
 Attributes: TypeAlias = Mapping[str, str | int | float | Sequence[str] | None]
 """Names of https://opentelemetry.io/docs/specs/semconv/gen-ai/ and their values; those that are None are left out."""
+_LARGEST = 2**63 - 1
+_LONGEST, _MOST = 256, 16
+"""Characters of a text, and items of a list."""
 
 
 class Span:
@@ -49,10 +52,24 @@ def begin(operation: str, about: str, attributes: Attributes | None = None) -> S
     from opentelemetry.trace import get_tracer
 
     known = _known({"gen_ai.operation.name": operation, **(attributes or {})})
-    span = get_tracer("llama-engine").start_span(f"{operation} {about}".strip(), attributes=known)
+    span = get_tracer("llama-engine").start_span(_text(f"{operation} {about}".strip()), attributes=known)
     # Without an SDK the span is nobody's; one that is not sampled has a context, which its children must follow.
     return Span(span if span.get_span_context().is_valid else None)
 
 
 def _known(attributes: Attributes) -> dict[str, Any]:
-    return {name: value for name, value in attributes.items() if value is not None}
+    return {name: _exported(value) for name, value in attributes.items() if value is not None}
+
+
+def _exported(value: str | int | float | Sequence[str]) -> str | int | float | list[str]:
+    """Returns a value that every exporter can write: for one that it cannot, OTLP's loses all spans of its batch. Some
+    of them are a client's, such as `max_tokens` and `stop`, or a model's, such as the id of a call."""
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, int):
+        return min(max(value, -_LARGEST), _LARGEST)
+    return value if isinstance(value, float) else list(map(_text, value[:_MOST]))
+
+
+def _text(text: str) -> str:
+    return text[:_LONGEST].encode(errors="replace").decode()

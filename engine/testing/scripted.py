@@ -428,9 +428,12 @@ class ScriptedBackend:
         for sequence in range(len(self._cells)):
             self.trim(sequence, 0)
 
+    def can_trim(self, sequence: int, position: int) -> bool:
+        return self.trimmable or not 0 < position < len(self._cells[sequence])
+
     def trim(self, sequence: int, position: int) -> bool:
         cells = self._cells[sequence]
-        if not self.trimmable and 0 < position < len(cells):
+        if not self.can_trim(sequence, position):
             return False
         for cell in cells[position:]:
             cell.sequences -= 1

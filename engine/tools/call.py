@@ -1,6 +1,5 @@
 """Calls a tool with the arguments that a model wrote."""
 
-import asyncio
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -65,14 +64,16 @@ def run(tool: Tool, arguments: str, context: ToolContext[Any] | None = None) -> 
 
 
 async def run_async(
-    tool: Tool, arguments: str, context: ToolContext[Any] | None = None, threads: Threads = asyncio.to_thread
+    tool: Tool, arguments: str, context: ToolContext[Any] | None = None, threads: Threads | None = None
 ) -> ToolOutcome:
     """Like `run`, on an event loop: await an async function; call any other in a worker thread, through `threads`."""
+    import asyncio
+
     call = _bound(tool, arguments, context)
     if isinstance(call, ToolOutcome):
         return call
     try:
-        result = call() if is_async(tool) else await threads(call)
+        result = call() if is_async(tool) else await (threads or asyncio.to_thread)(call)
         outcome = _outcome(await result if inspect.isawaitable(result) else result)
         return await asyncio.to_thread(_for_model, outcome, context) if outcome.parts else outcome
     except Exception as error:  # noqa: BLE001 - as above
@@ -186,6 +187,7 @@ def _failure(error: Exception) -> ToolOutcome:
 
 def finish(awaitable: Awaitable[Any]) -> Any:
     """Returns the awaitable's result, from sync code. Raises what the awaitable raises."""
+    import asyncio
 
     async def wait() -> Any:
         return await awaitable

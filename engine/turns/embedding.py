@@ -15,6 +15,7 @@ from engine.runtime.stream.raw import tokens_of
 from engine.runtime.stream.service import Service
 from engine.support.deadlines import check_time
 from engine.support.errors import RequestError
+from engine.support.printed import Printed
 from engine.turns.options import EmbedOptions, RerankOptions, checked
 from engine.types.prompt import Piece
 
@@ -25,8 +26,8 @@ Text = TypeVar("Text", bound="str | Sequence[int]")
 _QUERY, _DOCUMENT = "{query}", "{document}"
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
+@dataclass(frozen=True, slots=True, repr=False)
+class Ranked(Printed):
     """A document that a reranker has read: its place in the list that was given, and its score, 0 to 1 unless
     `normalize=False`."""
 

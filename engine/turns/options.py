@@ -162,6 +162,8 @@ class SamplingOptions(TypedDict, total=False):
     """How tokens are sampled; see `SamplingParams`. An option that is left out, or None, takes the family's default."""
 
     temperature: float | None
+    dynatemp_range: float | None
+    dynatemp_exponent: float
     top_k: int | None
     top_p: float | None
     min_p: float | None

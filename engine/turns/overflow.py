@@ -10,7 +10,6 @@ from engine.formats.template.chat_template import ChatTemplate
 from engine.support.deadlines import check_time
 from engine.support.errors import RequestError
 from engine.tools import ToolLike
-from engine.turns.reasoning_memory import Restored
 from engine.turns.room import check_room
 from engine.types.completion import Usage
 from engine.types.messages import DocumentLike, Message
@@ -136,7 +135,6 @@ class PromptOptions:
     documents: Sequence[DocumentLike] | None = None
     builtin_tools: Sequence[str] = ()
     overflow: Overflow = "error"
-    max_tokens: int | None = None
     continue_final_message: bool = False
     until: float | None = None
 
@@ -159,13 +157,16 @@ class Prompts:
 
     def rendered(
         self,
-        restored: Restored,
+        messages: Sequence[Message],
         tools: Sequence[ToolLike] | None,
         options: PromptOptions,
+        restored: tuple[int, ...] = (),
     ) -> Prompt:
+        """Returns the prompt of these messages. `restored`: the indices of those whose reasoning the caller did not
+        send."""
         check_time()
         prompt = self._template.render(
-            restored.messages,
+            messages,
             tools,
             options.reasoning,
             options.tool_choice,
@@ -175,38 +176,44 @@ class Prompts:
             builtin_tools=options.builtin_tools,
             until=options.until,
         )
-        return replace(prompt, restored=restored.numbers)
+        return replace(prompt, restored=restored) if restored else prompt
 
     def head(self, messages: Sequence[Message], known: Sequence[Tool], options: PromptOptions) -> tuple[Prompt, int]:
         """Returns a prompt that continues these messages with a user message, and how many of its tokens all prompts
         share that do."""
         answering = replace(options, continue_final_message=False)
         first, second = (
-            self.rendered(Restored((*messages, Message(role="user", content=text)), ()), known, answering)
-            for text in ("a", "b")
+            self.rendered((*messages, Message(role="user", content=text)), known, answering) for text in ("a", "b")
         )
         return first, _shared(self._tokens(first), self._tokens(second))
 
-    def fitted(self, restored: Restored, known: Sequence[Tool], options: PromptOptions) -> tuple[Prompt, Usage]:
-        """Returns the prompt, fitted by the overflow policy, and a usage that tells what that left out. Raises
-        RequestError for an unknown policy, ContextOverflowError for a prompt that is far too long (`check_room`)."""
+    def fitted(
+        self,
+        messages: tuple[Message, ...],
+        restored: tuple[int, ...],
+        known: Sequence[Tool],
+        options: PromptOptions,
+        max_tokens: int | None,
+    ) -> tuple[Prompt, Usage]:
+        """Returns the prompt, fitted by the overflow policy beside an answer of `max_tokens` (None: a quarter of the
+        context), and a usage that tells what that left out. `restored`: see `rendered`. Raises RequestError for an
+        unknown policy, ContextOverflowError for a prompt that is far too long (`check_room`)."""
         policy = options.overflow
         if policy not in get_args(Overflow):
             raise RequestError(f"overflow={policy!r} is unknown; choose one of {', '.join(get_args(Overflow))}.")
-        messages = restored.messages
         fixed = messages if policy == "error" else [each for each in messages if each.role in _KEPT]
         stated = known if options.tool_choice != "none" else ()
         check_room(fixed, stated, options.documents or (), self._n_ctx, self._longest)
         if policy == "error":
-            return self.rendered(restored, known, options), _WHOLE
+            return self.rendered(messages, known, options, restored), _WHOLE
 
         quarter = max(self._n_ctx // 4, 1)
-        limit = self._n_ctx - min(options.max_tokens or quarter, self._n_ctx // 2)
+        limit = self._n_ctx - min(max_tokens or quarter, self._n_ctx // 2)
 
         def rendered(some: tuple[Message, ...]) -> Prompt:
-            return self.rendered(Restored(some, ()), known, options)
+            return self.rendered(some, known, options)
 
-        sent = tuple(messages)
+        sent = messages
         if policy == "shorten_results":
             sent = shortened(messages, lambda some: len(self._tokens(rendered(some))), limit, quarter)
 
@@ -215,7 +222,7 @@ class Prompts:
             return rendered(tuple(sent[number] for number in numbers))
 
         numbers = kept(sent, lambda some: len(self._tokens(prompt(some))), limit, max(limit // 2, 1))
-        found = tuple(number for number in restored.numbers if number in numbers)
+        found = tuple(number for number in restored if number in numbers)
         dropped = len(messages) - len(numbers)
         cut = sum(sent[number] is not messages[number] for number in numbers)
         return replace(prompt(numbers), restored=found), Usage(dropped_messages=dropped, shortened_results=cut)

@@ -8,20 +8,12 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from engine.types.messages import Message
 
 CHARACTERS = 4_000_000
 """The default capacity, in characters of reasoning (plus 64 for each turn); the least recently used turns are dropped
 first."""
-
-
-class Restored(NamedTuple):
-    """A conversation, and the indices of the messages whose reasoning was restored."""
-
-    messages: tuple[Message, ...]
-    numbers: tuple[int, ...]
 
 
 class ReasoningMemory:
@@ -49,9 +41,11 @@ class ReasoningMemory:
             while self._room < 0:
                 self._forget(next(iter(self._turns)))
 
-    def restore(self, conversation: Sequence[Message], salt: str | None = None) -> Restored:
+    def restore(
+        self, conversation: Sequence[Message], salt: str | None = None
+    ) -> tuple[tuple[Message, ...], tuple[int, ...]]:
         """Returns the conversation with the reasoning that its assistant messages lack, if it is known unambiguously
-        under this salt."""
+        under this salt; and the indices of the messages whose reasoning was restored."""
         messages = list(conversation)
         numbers: list[int] = []
         for number, (message, key) in enumerate(zip(conversation, _digests(conversation, salt), strict=True)):
@@ -64,7 +58,7 @@ class ReasoningMemory:
             if reasoning:
                 messages[number] = message.model_copy(update={"reasoning": reasoning, "parts": ()})
                 numbers.append(number)
-        return Restored(tuple(messages), tuple(numbers))
+        return tuple(messages), tuple(numbers)
 
     def _forget(self, key: bytes) -> None:
         if key in self._turns:

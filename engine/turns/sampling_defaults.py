@@ -36,7 +36,19 @@ _OF_REPOSITORY = {
 }
 """Keys of a generation_config.json (transformers' GenerationConfig), and our names."""
 _CALLER, _ENGINE = "the caller", "Engine.load"
-_FILTERS = frozenset({"top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold"})
+_FILTERS = frozenset(
+    {
+        "dynatemp_range",
+        "dynatemp_exponent",
+        "top_k",
+        "top_p",
+        "min_p",
+        "typical_p",
+        "top_n_sigma",
+        "xtc_probability",
+        "xtc_threshold",
+    }
+)
 _NONE = frozenset[str]()
 _UNTOLD = frozenset({"logprobs", "max_tokens", "min_tokens", "ignore_eos"})
 """Numbers that say nothing of how a token is drawn."""
@@ -48,6 +60,12 @@ class SamplingDefaults:
 
     values: Mapping[str, float]
     sources: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return f"<SamplingDefaults: {self.text()}>"
+
+    def __str__(self) -> str:
+        return self.text()
 
     def text(self) -> str:
         """Returns them for people: "temperature 0.6 (the file); top_k 40, min_p 0.05 (llama.cpp's default)"."""

@@ -17,6 +17,7 @@ from engine.runtime.stream.stream import Stream
 from engine.support.display import short, table_html
 from engine.support.errors import EngineError, QueueFullError, RequestError
 from engine.support.offloop import is_unwanted
+from engine.support.printed import Printed
 from engine.turns.options import ScoreOptions
 from engine.types.prompt import Piece, Prompt
 from engine.types.sampling import TokenLogprob
@@ -26,8 +27,8 @@ Pair: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 """The tokens before a text, and those of the text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+@dataclass(frozen=True, slots=True, repr=False)
+class Score(Printed):
     """How likely a text is after a prompt: `logprob`, the natural logarithm of its probability, is the sum over its
     `tokens`, each of which has the most likely token of its place in `top`. `greedy`: each of its tokens is the most
     likely one."""
@@ -36,9 +37,13 @@ class Score:
     tokens: tuple[TokenLogprob, ...]
     greedy: bool
 
+    def _told(self) -> Iterator[tuple[str, object]]:
+        texts = [token.text for token in self.tokens]
+        return ((name, texts if name == "tokens" else value) for name, value in Printed._told(self))
 
-@dataclass(frozen=True, slots=True)
-class Classification:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Classification(Printed):
     """The most likely of the labels, and the probability of each; they add up to 1."""
 
     label: str
@@ -75,7 +80,8 @@ class Scorer:
 
     def media(self, prompt: TextOrTokens | Prompt) -> tuple[ChunkAt, ...]:
         """Returns the pictures and sounds among the tokens of a rendered prompt."""
-        return self._service.tokenized(prompt).media if isinstance(prompt, Prompt) else ()
+        _, media = self._service.tokenized(prompt) if isinstance(prompt, Prompt) else ((), ())
+        return media
 
     def _pair(self, prompt: TextOrTokens, continuation: TextOrTokens, *, special: bool) -> Pair:
         vocab = self._service.vocab

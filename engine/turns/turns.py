@@ -18,7 +18,7 @@ from engine.formats.template.inline_reasoning import without_inline_reasoning
 from engine.runtime.guidance import matcher
 from engine.runtime.guidance.matcher import Marks
 from engine.runtime.loop.request import TurnRequest
-from engine.runtime.media.media import Tokenized
+from engine.runtime.media.media import TokensAndMedia
 from engine.runtime.stream.service import Service
 from engine.runtime.stream.stream import Stream
 from engine.support.deadlines import finished_by, latest
@@ -28,7 +28,7 @@ from engine.turns.explain_input import ExplainInput
 from engine.turns.options import RawOptions, TurnOptions, checked, parser_choice, prompt_options, sampling_params, until
 from engine.turns.overflow import PromptOptions, Prompts
 from engine.turns.raw import infill_prompt, raw_format, raw_parser, raw_prompt
-from engine.turns.reasoning_memory import ReasoningMemory, Restored
+from engine.turns.reasoning_memory import ReasoningMemory
 from engine.turns.sampling_defaults import SamplingDefaults, sampling_defaults
 from engine.turns.turn_span import traced
 from engine.types.completion import Usage
@@ -124,14 +124,15 @@ class Turns:
         sampling, given = self.check(options)
         with finished_by(given.until):
             demand = _demand(as_tools(tools), given.tool_choice, sampling, options)
-            restored = self._restored(messages, options)
-            prompt, usage = self._prompts.fitted(restored, demand.tools, self._with_schema(given, demand))
+            conversation, restored = self._restored(messages, options)
+            shown = self._with_schema(given, demand)
+            prompt, usage = self._prompts.fitted(conversation, restored, demand.tools, shown, sampling.max_tokens)
             # Remembered with the conversation as the caller has it, before fitting: the caller will send that again.
             return [
                 self._submit(
                     prompt,
                     usage,
-                    restored.messages,
+                    conversation,
                     demand,
                     sampling.of_choice(number),
                     options,
@@ -203,12 +204,13 @@ class Turns:
         begun = last.content or "" if last.role == "assistant" else ""
         return (lambda content: read(begun + content)) if begun else read
 
-    def _restored(self, messages: MessagesLike, options: TurnOptions) -> Restored:
-        """Returns the conversation, with the reasoning that the caller dropped unless the options forbid it."""
+    def _restored(self, messages: MessagesLike, options: TurnOptions) -> tuple[tuple[Message, ...], tuple[int, ...]]:
+        """Returns the conversation, with the reasoning that the caller dropped unless the options forbid it, and the
+        indices of the messages that got it back."""
         conversation = self._decoded(conversation_of(messages), until(options.get("deadline")))
         if options.get("restore_reasoning", True):
             return self.memory.restore(conversation, options.get("cache_salt"))
-        return Restored(tuple(conversation), ())
+        return conversation, ()
 
     def _decoded(self, conversation: tuple[Message, ...], before: float | None) -> tuple[Message, ...]:
         """Returns the conversation with the pictures and sounds decoded that the model takes, and only these; links to
@@ -283,8 +285,10 @@ class Turns:
         """Returns the prompt that `start` would send."""
         sampling, given = self.check(options)
         demand = _demand(as_tools(tools), given.tool_choice, sampling, options)
-        restored = self._restored(messages, options)
-        return self._prompts.fitted(restored, demand.tools, self._with_schema(given, demand))[0]
+        conversation, restored = self._restored(messages, options)
+        shown = self._with_schema(given, demand)
+        prompt, _ = self._prompts.fitted(conversation, restored, demand.tools, shown, sampling.max_tokens)
+        return prompt
 
     def _with_schema(self, options: PromptOptions, demand: Demand) -> PromptOptions:
         """Returns the options with the schema of the answer, for a template that shows it."""
@@ -322,19 +326,20 @@ class Turns:
 
     def shared_prefix(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions
-    ) -> Tokenized:
+    ) -> TokensAndMedia:
         """Returns the tokens that all conversations share that begin with these messages."""
         _, given = self.check(options)
-        stated, restored = as_tools(tools), self._restored(messages, options)
-        if restored.messages[-1].role in ("user", "tool"):
-            return self._service.tokenized(self._prompts.rendered(restored, stated, given))
-        prompt, shared = self._prompts.head(restored.messages, stated, given)
+        stated = as_tools(tools)
+        conversation, _ = self._restored(messages, options)
+        if conversation[-1].role in ("user", "tool"):
+            return self._service.tokenized(self._prompts.rendered(conversation, stated, given))
+        prompt, shared = self._prompts.head(conversation, stated, given)
         tokens, media = self._service.tokenized(prompt)
-        return Tokenized(tokens[:shared], tuple(each for each in media if each.stop <= shared))
+        return tokens[:shared], tuple(each for each in media if each.stop <= shared)
 
     def answer_prefix(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions
-    ) -> Tokenized:
+    ) -> TokensAndMedia:
         """Returns the tokens after which the answer to a conversation begins: without reasoning, which is switched off,
         or closed where the prompt leaves it open."""
         try:
@@ -356,11 +361,11 @@ class Turns:
         """Returns the input of `explain` for a conversation and an output that followed it."""
         sampling, given = self.check(options)
         demand = _demand(as_tools(tools), given.tool_choice, sampling, options)
-        restored = self._restored(messages, options)
-        prompt = self._prompts.rendered(restored, demand.tools, self._with_schema(given, demand))
+        conversation, restored = self._restored(messages, options)
+        prompt = self._prompts.rendered(conversation, demand.tools, self._with_schema(given, demand), restored)
         format_ = self.template.parser_recipe(prompt, demand.tools).format
         return ExplainInput(
-            restored.messages,
+            conversation,
             prompt,
             _parser_tools(demand),
             _parser_choice(demand),

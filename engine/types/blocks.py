@@ -21,6 +21,8 @@ def call_block(name: str, arguments: str, error: str | None, inside: tuple[Block
 def result_block(content: str, parts: Iterable[object], *, failed: bool, seconds: float | None) -> Block:
     """Returns a tool's result for display, which belongs inside its call."""
     pictures = tuple(media_block(part.media) for part in parts if isinstance(part, MediaPart))
+    for picture in pictures:  # what stands for it in the text is no news beside it
+        content = content.replace(f"[{picture.text}]", "", 1)
     return Block("result", content, failed=failed, seconds=seconds, inside=pictures)
 
 

@@ -128,7 +128,9 @@ class Completion(Record, Generic[Answer_co]):
     def __repr__(self) -> str:
         """Returns a short form for interactive use; `model_dump()` has every field."""
         told = [f"finish_reason={self.finish_reason!r}"]
-        told += [f"{name}={short(text)!r}" for name in ("reasoning", "content") if (text := getattr(self, name))]
+        answer = ("reasoning", "content") if self.parsed is None else ("reasoning",)
+        told += [f"{name}={short(text)!r}" for name in answer if (text := getattr(self, name))]
+        told += [f"parsed={short(repr(self.parsed))}"] if self.parsed is not None else []
         told += [f"tool_calls={[call.name for call in self.tool_calls]}"] if self.tool_calls else []
         told += [f"dropped_calls={self.usage.dropped_calls}"] if self.usage.dropped_calls else []
         told += [f"completion_tokens={self.usage.completion_tokens}"] if self.usage else []

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from engine.support.guided import Guided
+from engine.support.printed import Printed
 from engine.types.completion import Completion, Usage
 from engine.types.parts import CallError, ReasoningPart, ResultPart, TextPart, ToolCall
 from engine.types.sampling import FinishReason
 
 
-@dataclass(frozen=True, slots=True)
-class ReasoningDelta(Guided):
+@dataclass(frozen=True, slots=True, repr=False)
+class ReasoningDelta(Guided, Printed):
     """More reasoning text, markers removed."""
 
     text: str
@@ -22,8 +23,8 @@ class ReasoningDelta(Guided):
     step: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ContentDelta(Guided):
+@dataclass(frozen=True, slots=True, repr=False)
+class ContentDelta(Guided, Printed):
     """More visible text, markers removed."""
 
     text: str
@@ -31,8 +32,8 @@ class ContentDelta(Guided):
     step: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallStart(Guided):
+@dataclass(frozen=True, slots=True, repr=False)
+class ToolCallStart(Guided, Printed):
     """A call began and its name is complete. `index` counts the calls of one turn from 0."""
 
     index: int
@@ -42,8 +43,8 @@ class ToolCallStart(Guided):
     step: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallDelta(Guided):
+@dataclass(frozen=True, slots=True, repr=False)
+class ToolCallDelta(Guided, Printed):
     """A fragment of the call's arguments; the fragments of one call concatenate to JSON text."""
 
     index: int
@@ -52,8 +53,8 @@ class ToolCallDelta(Guided):
     step: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallEnd(Guided):
+@dataclass(frozen=True, slots=True, repr=False)
+class ToolCallEnd(Guided, Printed):
     """The call is over. `arguments` is their complete JSON text, or with `error` "malformed" the raw text as written,
     or with "truncated" the prefix that arrived. `id` is set only if the family writes it after the arguments; then the
     call's start had ""."""
@@ -66,8 +67,8 @@ class ToolCallEnd(Guided):
     id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ToolResult(Guided):
+@dataclass(frozen=True, slots=True, repr=False)
+class ToolResult(Guided, Printed):
     """A tool's result (agent loop only). `content` is what the model reads; `error`: the tool failed; `parts`: the same
     with pictures and sounds, if it has any; `name`: the tool's. `ran`: when the tool began and when its outcome was
     there, in seconds after the calls began to be answered; None if it was not called. Results that differ only there
@@ -81,7 +82,7 @@ class ToolResult(Guided):
     step: int = 0
     parts: tuple[ResultPart, ...] = ()
     name: str = ""
-    ran: tuple[float, float] | None = field(default=None, compare=False)
+    ran: tuple[float, float] | None = field(default=None, repr=False, compare=False)
 
     @property
     def seconds(self) -> float | None:
@@ -89,8 +90,8 @@ class ToolResult(Guided):
         return None if self.ran is None else self.ran[1] - self.ran[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Finished(Guided):
+@dataclass(frozen=True, slots=True, repr=False)
+class Finished(Guided, Printed):
     """The turn is over. A parser's own `Finished` has no usage but `dropped_calls`; the runtime fills in the rest."""
 
     reason: FinishReason

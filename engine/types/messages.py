@@ -1,6 +1,6 @@
 """Messages: what callers, models and tools say, with the parts that they are made of."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, Self, TypeAlias
 
 from pydantic import ValidationInfo, field_validator, model_validator
@@ -70,13 +70,21 @@ class Message(Record):
             content, reasoning = content_of(self.written), reasoning_of(self.written)
             filled = {"content": content, "reasoning": reasoning or None, "tool_calls": calls_in(self.written)}
         elif self.role == "assistant" and not self.parts:
-            spans = (_span(ReasoningPart, self.reasoning), _span(TextPart, self.content))
-            filled = {"parts": (*(span for span in spans if span), *self.tool_calls)}
+            filled = {"parts": self._flat_parts()}
         else:
             filled = {}
         for name, value in filled.items():
             object.__setattr__(self, name, value)
         return self
+
+    def _flat_parts(self) -> tuple[MessagePart, ...]:
+        """The parts that the flat fields make: reasoning, text, calls."""
+        spans = (_span(ReasoningPart, self.reasoning), _span(TextPart, self.content))
+        return (*(span for span in spans if span), *self.tool_calls)
+
+    def _told(self) -> Iterator[tuple[str, object]]:
+        flat = self.parts == self._flat_parts()
+        return (each for each in super()._told() if not (flat and each[0] == "parts"))
 
     @property
     def media(self) -> tuple[Media | ImageLink, ...]:

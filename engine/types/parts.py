@@ -23,6 +23,7 @@ from pydantic import (
 
 from engine.support.errors import RequestError
 from engine.support.guided import Guided
+from engine.support.printed import Printed
 from engine.types import message_forms
 from engine.types.media import Audio, Image, ImageLink, Media, image_at, sound_at
 
@@ -40,7 +41,7 @@ Text: TypeAlias = Annotated[str, AfterValidator(whole_characters)]
 """Text without lone surrogates, which come from `surrogateescape`, or from an emoji that a browser cut in half."""
 
 
-class Record(Guided, BaseModel):
+class Record(Guided, Printed, BaseModel):
     """Base of the public records: frozen; an unknown field is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from engine.support.printed import Printed
 from engine.types.media import Media
 
 
@@ -48,8 +49,8 @@ class MediaPiece:
         return f"\ud800{self.media.kind} {self.media.identity.hex()}\udfff"
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+@dataclass(frozen=True, slots=True, repr=False)
+class Prompt(Printed):
     """What is sent to the model.
 
     - `pieces`: the whole prompt; their texts concatenate to `text`. Pictures and sounds are pieces of their own. In a
@@ -73,6 +74,9 @@ class Prompt:
     complete: bool = True
     restored: tuple[int, ...] = ()
     opens: "Callable[[Prompt], bool]" = field(default=_opens_nothing, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return self.text
 
     @property
     def texts(self) -> tuple[Piece, ...]:

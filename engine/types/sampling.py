@@ -1,7 +1,7 @@
 """How tokens are drawn, how a turn may reason, why it ended, and the log-probabilities of what was drawn."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
 from pydantic import ConfigDict, Field, field_validator
@@ -48,6 +48,9 @@ class SamplingParams(Record):
     file's, its repository's, its family's, or llama.cpp's. In this record alone it means that a filter is off, and
     temperature 1.
 
+    - `dynatemp_range` (0: off): the temperature is lower by as much where the model is sure, and higher where it is not
+      (by the entropy of what the filters left, through the greatest possible, to the power `dynatemp_exponent`; at
+      temperature 0 and with mirostat it does nothing).
     - `top_k` (0: off), `top_p`, `min_p`, `typical_p`, `top_n_sigma` cut the tail off; `xtc_probability` is how often
       all but the least likely of the tokens above `xtc_threshold` are left out.
     - `repeat_penalty` (1: off), `frequency_penalty` and `presence_penalty` (0: off) apply to the last `penalty_last_n`
@@ -70,6 +73,8 @@ class SamplingParams(Record):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     temperature: float | None = Field(default=None, ge=0, le=100)
+    dynatemp_range: float | None = Field(default=None, ge=0, le=100)
+    dynatemp_exponent: float = Field(default=1.0, gt=0, le=100)
     top_k: int | None = Field(default=None, ge=0, lt=2**31)
     top_p: float | None = Field(default=None, gt=0, le=1)
     min_p: float | None = Field(default=None, ge=0, le=1)
@@ -147,6 +152,10 @@ class TokenLogprob(Record):
     bytes: tuple[int, ...]
     logprob: float
     top: tuple["TokenLogprob", ...] = ()
+
+    def _told(self) -> Iterator[tuple[str, object]]:
+        whole = self.text.encode() == bytes(self.bytes)
+        return (each for each in super()._told() if not (whole and each[0] == "bytes"))
 
 
 class Logprobs(tuple[TokenLogprob, ...]):

@@ -11,7 +11,7 @@ from scripts import plain as engine
 from scripts import said
 
 from engine import AllowedTools, CallbackError, EngineError, RequestError, ToolCall, ToolContext, ToolName, as_tool
-from engine.agent import Run, RunStream
+from engine.agent.run import Run, RunStream
 from engine.testing import ScriptedEngine, call
 from engine.tools import run as run_tool
 
@@ -372,7 +372,8 @@ def test_no_further_call_begins_after_cancel() -> None:
 
 
 def test_a_budget_needs_usage() -> None:
-    from engine.agent import RunOptions, stream_run
+    from engine.agent.limits import RunOptions
+    from engine.agent.run import stream_run
     from engine.types.events import Finished, ToolCallEnd, ToolCallStart, fold
     from engine.types.messages import Message
 

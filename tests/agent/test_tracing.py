@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import NonRecordingSpan, SpanContext, use_span
+from engine.support import tracing
 from engine.support.errors import RequestError
 from engine.testing import ScriptedEngine
 
@@ -84,6 +85,10 @@ with ScriptedEngine(["word " * 500, "Hello.", "Hello."]) as llm:
     with use_span(unsampled):
         llm.chat("Hi", max_tokens=3)
     told["unsampled"] = spans()
+with ScriptedEngine(["Hello."]) as llm:
+    llm.chat("Hi", max_tokens=2**70, stop=["x" * 10_000] * 40)
+tracing.begin("execute_tool", "\\ud800" * 900, {"id": "a\\udfff", "least": -(2**90), "no": None}).end({"used": 2**64})
+told["strange"] = spans()
 print(json.dumps(told))
 """
 
@@ -156,6 +161,18 @@ def test_what_the_caller_does_not_sample_is_not_sampled_here(told: dict[str, lis
 def test_spans_have_no_texts(told: dict[str, list[list[Any]]]) -> None:
     told["chat"][0][2].pop("gen_ai.request.stop_sequences")  # the caller's own option
     assert "secret" not in json.dumps(told)
+
+
+def test_every_exporter_can_write_what_strangers_send(told: dict[str, list[list[Any]]]) -> None:
+    """OTLP's takes integers of 64 bits and UTF-8, and loses a whole batch of spans for one that is not."""
+    assert len(told["strange"]) == 2
+    for name, _, attributes, _, _ in told["strange"]:
+        values = (name, *attributes.values())
+        lists: list[list[Any]] = [value if isinstance(value, list) else [value] for value in values]
+        assert max(map(len, lists)) <= 16
+        for each in (each for some in lists for each in some):
+            assert not isinstance(each, int) or -(2**63) <= each < 2**63
+            assert len(str(each).encode()) <= 1024
 
 
 def test_a_process_that_does_not_trace_imports_nothing() -> None:

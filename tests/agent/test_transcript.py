@@ -10,7 +10,7 @@ import pytest
 from scripts import plain as engine
 
 from engine import CallbackError, Engine, RequestError, Transcript
-from engine.agent import Run
+from engine.agent.run import Run
 from engine.formats.template.chat_template import ChatTemplate
 from engine.testing.scripted import ScriptedBackend
 

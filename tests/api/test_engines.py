@@ -32,8 +32,10 @@ from engine import (
 )
 from engine.api.admission import Admission, Load, Ticket
 from engine.api.budget import Size, budgeted
+from engine.formats.template.chat_template import ChatTemplate
 from engine.llama.lib import Device
 from engine.llama.plan.plan import Machine
+from engine.testing.scripted import ScriptedBackend
 
 OPTIONS: dict[str, Any] = {
     "kv_unified": False,  # answers are compared
@@ -408,6 +410,12 @@ def test_every_method_loads_the_model_that_it_needs(several: Callable[..., Engin
     assert "not loaded" in llm._repr_html_()  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(AttributeError):
         _ = cast("Any", llm).scorer.nothing
+
+
+def test_a_handle_has_each_part_of_an_engine() -> None:
+    backend = ScriptedBackend(lambda _: "Yes.")
+    with Engine(backend, ChatTemplate(None, family="qwen3")) as llm, Engines({"a": None}) as engines:
+        assert vars(engines["a"]).keys() == {*vars(llm), "_engines", "name"}
 
 
 def test_reasoning_is_remembered_beyond_an_unloading(builtin_model_path: Path) -> None:

@@ -72,6 +72,7 @@ MISTAKES: dict[str, dict[str, str]] = {
         "llm.responses": "llm.openai_client()",
         "llm.embeddings": "llm.embed([...])",
         "engine.OpenAI": "llm.openai_client()",
+        "engine.remote.Remote('http://localhost:8080/v1')": "openai.OpenAI(base_url=",
         "engine.chat": "llm = engine.Engine.load(...)",
         "llm.chat('x', model='gpt-4o')": "one model, the one that Engine.load loaded",
         "llm.chat('x', stream=True)": "call llm.stream(...)",

@@ -54,6 +54,8 @@ def test_what_our_own_requests_say_is_understood() -> None:
     """Every field of `SamplingParams` that a request carries is read back as it was."""
     given = SamplingParams(
         temperature=0.5,
+        dynatemp_range=0.3,
+        dynatemp_exponent=1.5,
         top_k=5,
         top_p=0.5,
         min_p=0.1,

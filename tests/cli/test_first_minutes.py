@@ -3,12 +3,14 @@ words of the command line."""
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gguf
 import model_files
@@ -20,13 +22,30 @@ from engine.cli import main, standard
 from engine.cli.exit_codes import INTERRUPTED
 from engine.cli.wording import OF_LOADING, OF_TURNS, spoken
 
-COMMAND = [sys.executable, "-W", "ignore", "-m", "engine"]
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
-def ran(*arguments: str, piped: str | bytes = b"") -> "subprocess.CompletedProcess[str]":
-    """Run a command whose standard input is a pipe with this text."""
-    text = piped.decode() if isinstance(piped, bytes) else piped
-    return subprocess.run([*COMMAND, *arguments], input=text, capture_output=True, text=True, timeout=120, check=False)
+def ran(*arguments: str, piped: str = "") -> Done:
+    """Run a command in this process, whose standard input is a pipe with this text."""
+    reading, writing = os.pipe()
+    os.write(writing, piped.encode())
+    os.close(writing)
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, os.fdopen(reading, encoding="utf-8") as pipe, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, stream in (("stdin", pipe), ("stdout", out), ("stderr", err)):
+            patch.setattr(sys, name, stream)
+        try:
+            code = main(arguments)
+        except SystemExit as end:  # of --help
+            code = int(end.code or 0)
+    return Done(code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +66,12 @@ def test_a_pipe_alone_is_the_prompt(model: list[str]) -> None:
     assert done.stdout.startswith("I am the tiny built-in model")
     said = ran("run", "-m", "builtin", "--temperature", "0", "Hello! Who are you?")
     assert said.stdout == done.stdout
+
+
+def test_a_real_pipe_is_the_prompt_of_a_process() -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "engine", "run", "builtin", "--temperature", "0"]
+    done = subprocess.run(command, input="Hello!\n", capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout[:5]) == (0, "Hello"), done.stderr
 
 
 def test_without_any_text_the_prompt_is_missed() -> None:
@@ -170,5 +195,4 @@ def test_these_options_exist() -> None:
 
 
 def help_of(command: str) -> str:
-    line = [*COMMAND, *command.split(), "--help"]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout
+    return ran(*command.split(), "--help").stdout

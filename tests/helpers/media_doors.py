@@ -61,8 +61,8 @@ def bomb(kind: str) -> bytes:
 
         rate = 44_100 if kind == "MP3" else 48_000
         with soundfile.SoundFile(file, "w", rate, 1, format=kind) as sound:
-            for _ in range(30):
-                sound.write(np.zeros(60 * rate - 60, np.float32))  # pyright: ignore[reportUnknownMemberType]
+            for _ in range(30 * 60 - 1):  # a second at a time: libsndfile's encoder of Vorbis crashes over much more
+                sound.write(np.zeros(rate, np.float32))  # pyright: ignore[reportUnknownMemberType]
         return file.getvalue()
     if kind == "PNG":
         return png(SIDE, SIDE, 1, 0, bytes(SIDE * (SIDE // 8 + 1)))

@@ -73,10 +73,11 @@ def test_answers_are_the_same_whoever_guesses(
 ) -> None:
     guess_always(monkeypatch)  # except in the child
     draft = "ngram" if kind == "ngram" else bare if kind == "engine" else six
-    with Engine.load(n_ctx=1024, n_sequences=4, kv_unified=False, draft=draft, isolated=kind == "child") as llm:
+    options: dict[str, Any] = {"n_ctx": 1024, "n_sequences": 4, "kv_unified": False, "preflight": False}
+    with Engine.load(draft=draft, isolated=kind == "child", **options) as llm:
         for name, wish in WISHES.items():
-            options: dict[str, Any] = {"max_tokens": MOST, **wish}
-            streams = [llm.stream(text, **options) for text in ASKED]  # together, and more than there are sequences
+            asked: dict[str, Any] = {"max_tokens": MOST, **wish}
+            streams = [llm.stream(text, **asked) for text in ASKED]  # together, and more than there are sequences
             for plain, stream in zip(expected[name], streams, strict=True):
                 drafted: Completion = stream.result()
                 assert (drafted.parts, drafted.finish_reason) == (plain.parts, plain.finish_reason)
@@ -94,7 +95,7 @@ def test_choices_and_logits_processors_are_guessed_for(
 
     guess_always(monkeypatch)
     options: dict[str, Any] = {"logits_processors": [odd], "seed": 3, "max_tokens": 40}
-    with Engine.load(n_ctx=1024, n_sequences=4, kv_unified=False, draft=six) as llm:
+    with Engine.load(n_ctx=1024, n_sequences=4, kv_unified=False, draft=six, preflight=False) as llm:
         drafted = [stream.result() for stream in llm.choices(ASKED[0], 3, **options)]
         assert llm.metrics.accepted_tokens > 0
     assert [each.parts for each in drafted] == [
@@ -104,7 +105,7 @@ def test_choices_and_logits_processors_are_guessed_for(
 
 def test_a_model_of_most_layers_is_mostly_right(monkeypatch: pytest.MonkeyPatch, six: Path) -> None:
     guess_always(monkeypatch)
-    with Engine.load(n_ctx=1024, draft=six, draft_max=4) as llm:
+    with Engine.load(n_ctx=1024, draft=six, draft_max=4, preflight=False) as llm:
         for text in ASKED:
             llm.chat(text, temperature=0, max_tokens=60)
         metrics = llm.metrics

@@ -1,7 +1,10 @@
 """Estimates of memory: the cache exactly as llama.cpp allocates it, the rest never below it."""
 
 import logging
+import os
 import re
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +14,10 @@ import pytest
 import vector_files
 
 from engine.llama.gguf.gguf import read_gguf
+from engine.llama.gguf.gguf_header import read_header
 from engine.llama.lib import library
 from engine.llama.model import Model
-from engine.llama.plan.footprint import Cells, cells_of, checkpoint_bytes, copy_cost, estimate
+from engine.llama.plan.footprint import Cells, cells_of, checkpoint_bytes, copy_cost, estimate, weights
 from engine.runtime.loop.backend import Row
 from engine.runtime.loop.config import ContextOptions
 
@@ -185,3 +189,38 @@ def test_checkpoints_count_as_memory(tmp_path: Path) -> None:
     wide = replace(model.file, layers=[replace(layer, state=1 << 21) for layer in model.file.layers])
     assert checkpoint_bytes(wide, ContextOptions(), 8) == 256 * MIB
     assert checkpoint_bytes(wide, ContextOptions(checkpoint_mib=20), 8) == 20 * MIB
+
+
+TAKEN = """
+import contextlib, sys
+from engine.llama.lib import library
+from engine.llama.vocab import LlamaVocab
+
+def resident():
+    return int(open("/proc/self/status").read().partition("RssAnon:")[2].split()[0]) << 10
+
+lib, before = library(), resident()
+options = lib.llama_model_default_params()
+options.vocab_only = True
+model = lib.llama_model_load_from_file(sys.argv[1].encode(), options)
+vocab = LlamaVocab(contextlib.nullcontext(model))
+texts = [vocab.token_bytes(token) for token in range(vocab.size)]
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("name", ["llama-spm", "qwen2", "llama-bpe"])
+def test_what_a_vocabulary_takes_is_foreseen_and_not_much_more(tmp_path: Path, name: str) -> None:
+    path = Path(os.environ.get("LLAMA_CPP_MODELS", "")) / f"ggml-vocab-{name}.gguf"
+    if not path.is_file():
+        pytest.skip(f"LLAMA_CPP_MODELS does not name a folder with {path.name}")
+    header = read_header(path)
+    model = replace(
+        read_gguf(model_files.write(tmp_path / "m.gguf")),
+        tokenizer=header.text("tokenizer.ggml.model"),
+        n_vocab=header.count("tokenizer.ggml.tokens"),
+        n_merges=header.count("tokenizer.ggml.merges"),
+    )
+    done = subprocess.run([sys.executable, "-c", TAKEN, path], capture_output=True, text=True, check=True)
+    assert 0.8 * weights(model).tables - 4 * MIB < int(done.stdout) < weights(model).tables

@@ -57,8 +57,10 @@ def expected(bare: Engine) -> list[Completion]:
 
 
 def loaded(path: Path, **options: Any) -> Engine:
-    """The model with a buffer for each sequence, unless told: in a pool, rounding depends on what else is in it."""
-    settings: dict[str, Any] = {"family": "content-only", "n_ctx": 512, "kv_unified": "kv_tokens" in options, **options}
+    """The model with a buffer for each sequence, unless told: in a pool, rounding depends on what else is in it. The
+    file is ours, so no child tries it."""
+    settings: dict[str, Any] = {"family": "content-only", "n_ctx": 512, "preflight": False}
+    settings |= {"kv_unified": "kv_tokens" in options, **options}
     return Engine.load(path, **settings)
 
 

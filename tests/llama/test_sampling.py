@@ -96,6 +96,26 @@ def test_tokens_are_drawn_by_their_probability(backend: LlamaBackend) -> None:
         assert drawn(backend, 1000, temperature=temperature, top_k=5).keys() <= LADDER.keys()
 
 
+@pytest.mark.parametrize(("temperature", "spread", "exponent"), [(1.0, 0.5, 1.0), (0.8, 2.0, 3.0), (None, 0.9, 0.5)])
+def test_a_varying_temperature_follows_the_entropy(
+    backend: LlamaBackend, temperature: float | None, spread: float, exponent: float
+) -> None:
+    """The same is drawn as at the fixed temperature that the ladder's entropy gives."""
+    weights = np.exp(np.array(list(LADDER.values())))
+    shares = weights / weights.sum()
+    entropy = -(shares * np.log(shares)).sum() / np.log(len(shares))
+    least, most = max(0.0, (temperature or 1.0) - spread), (temperature or 1.0) + spread
+    fixed = least + (most - least) * entropy**exponent
+    ladder: dict[str, Any] = {"top_k": len(LADDER)}
+    varying = {"temperature": temperature, "dynatemp_range": spread, "dynatemp_exponent": exponent}
+    assert drawn(backend, 100, **ladder, **varying) == drawn(backend, 100, **ladder, temperature=fixed)
+
+
+@pytest.mark.parametrize("fixed", [{"temperature": 0}, {"mirostat": 1}, {"mirostat": 2, "temperature": 0.7}])
+def test_where_no_temperature_varies_none_does(backend: LlamaBackend, fixed: dict[str, Any]) -> None:
+    assert sequence(backend, seed=4, dynatemp_range=0.9, **fixed) == sequence(backend, seed=4, **fixed)
+
+
 @pytest.mark.parametrize(
     ("params", "allowed"),
     [
@@ -133,6 +153,8 @@ def test_a_filter_that_the_order_leaves_out_is_off(backend: LlamaBackend) -> Non
     [
         {"temperature": -1},
         {"temperature": float("nan")},
+        {"dynatemp_range": -0.1},
+        {"dynatemp_exponent": 0},
         {"top_k": -1},
         {"top_p": 0},
         {"min_p": 1.5},
@@ -343,7 +365,9 @@ class Plain:
             "top_p": lambda: lib.llama_sampler_init_top_p(number.get("top_p", 1.0), 1),
             "min_p": lambda: lib.llama_sampler_init_min_p(number.get("min_p", 0.0), 1),
             "xtc": lambda: lib.llama_sampler_init_xtc(number.get("xtc_probability", 0.0), 0.1, 1, params.seed),
-            "temperature": lambda: lib.llama_sampler_init_temp(number.get("temperature", 1.0)),
+            "temperature": lambda: lib.llama_sampler_init_temp_ext(
+                number.get("temperature", 1.0), number.get("dynatemp_range", 0.0), params.dynatemp_exponent
+            ),
         }
         usual = ("penalties", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature")
         order = usual if params.samplers is None else params.samplers
@@ -379,6 +403,8 @@ FILTERS: list[dict[str, Any]] = [
     {"samplers": (), "temperature": 0.5},
     {"temperature": 0.4, "repeat_penalty": 1.3, "frequency_penalty": -0.4, "presence_penalty": 0.7},
     {"samplers": ("top_k", "penalties", "temperature"), "top_k": 9, "repeat_penalty": 1.3, "presence_penalty": 0.7},
+    {"dynatemp_range": 0.5},
+    {"dynatemp_range": 2.0, "dynatemp_exponent": 1.7, "temperature": 0.7, "min_p": 0.01},
 ]
 
 

@@ -29,7 +29,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def llm(files: dict[str, Path], kind: str) -> Iterator[Engine]:
-    with Engine.load(files[kind]) as llm:
+    with Engine.load(files[kind], preflight=False) as llm:  # as is each file of ours here: no child tries it
         yield llm
 
 
@@ -123,7 +123,7 @@ def test_a_model_in_a_child_process_makes_the_same_vectors(files: dict[str, Path
 
 def test_a_cross_encoder_ranks_by_its_score_of_query_and_document(files: dict[str, Path]) -> None:
     alone, query, documents = Alone(files["bert-rank"]), "what is a panda?", ["hi", "it is a bear", "a bear of china"]
-    with Engine.load(files["bert-rank"]) as llm:
+    with Engine.load(files["bert-rank"], preflight=False) as llm:
         ranked = llm.rerank(query, documents, normalize=False)
         pairs = [[*tokens(llm, query), *llm.tokenize(document, special=False), SEP] for document in documents]
         expected = [float(alone.vector(pair)[0]) for pair in pairs]
@@ -139,7 +139,7 @@ def test_a_cross_encoder_ranks_by_its_score_of_query_and_document(files: dict[st
 
 def test_a_long_document_is_cut_and_its_query_kept(files: dict[str, Path]) -> None:
     alone = Alone(files["bert-rank"])
-    with Engine.load(files["bert-rank"]) as llm:
+    with Engine.load(files["bert-rank"], preflight=False) as llm:
         with pytest.raises(RequestError, match="Text 1 has"):
             llm.rerank("why?", ["a", "b" * 400])
         (first, *_) = llm.rerank("why?", ["b" * 400], truncate=True, normalize=False)
@@ -151,7 +151,7 @@ def test_a_long_document_is_cut_and_its_query_kept(files: dict[str, Path]) -> No
 def test_a_yes_no_reranker_reads_its_own_template(tmp_path: Path) -> None:
     path = write(tmp_path / "rank.gguf", RERANKERS["qwen3-rank"], template=RERANK_TEMPLATE)
     alone = Alone(path)
-    with Engine.load(path) as llm:
+    with Engine.load(path, preflight=False) as llm:
         ranked = llm.rerank("panda [SEP]", ["bear", "tree [CLS]"])
         for each, document in ((each, ["bear", "tree [CLS]"][each.index]) for each in ranked):
             plain = [llm.tokenize(text, special=False) for text in ("judge: ", "panda [SEP]", " against: ", document)]
@@ -229,12 +229,15 @@ def test_a_reranker_whose_scores_mean_nothing_is_refused(tmp_path: Path, kind: K
 
 
 def test_a_query_that_leaves_no_room_for_a_document_is_refused(files: dict[str, Path]) -> None:
-    with Engine.load(files["bert-rank"]) as llm, pytest.raises(RequestError, match="shorten the query"):
+    with (
+        Engine.load(files["bert-rank"], preflight=False) as llm,
+        pytest.raises(RequestError, match="shorten the query"),
+    ):
         llm.rerank("q" * 300, ["document"], truncate=True)
 
 
 def test_scores_of_named_classes_are_probabilities(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf", Kind("bert", PoolingType.RANK, ("no", "yes")))
-    with Engine.load(path) as llm:
+    with Engine.load(path, preflight=False) as llm:
         ranked = llm.rerank("why?", ["a", "because it is so"])
         assert all(0 < each.score < 1 for each in ranked)

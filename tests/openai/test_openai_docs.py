@@ -4,7 +4,7 @@ Run as a script (`python tests/openai/test_openai_docs.py`) this file writes the
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,35 +28,40 @@ SHORT = {"chat": "Chat", "completions": "Completions", "responses": "Responses"}
 HEAD = "| field | | what it does, or why it does nothing |\n|---|---|---|\n"
 
 
-def written(row: Field) -> str:
-    return f"| `{row.name}` | {row.rule} | {row.note} |"
+def written(rows: Iterable[tuple[Field, str]]) -> str:
+    """The rows of a table: fields of which the same is said, with the same last cell, are one row."""
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for row, last in rows:
+        alike.setdefault((row.rule, row.note, last), []).append(f"`{row.name}`")
+    cells = ((", ".join(names), rule, note, *filter(None, [last])) for (rule, note, last), names in alike.items())
+    return "\n".join(f"| {' | '.join(each)} |" for each in cells)
 
 
-def shared() -> dict[str, list[str]]:
-    """The rows that stand alike in several of the tables of SHORT, each with those tables' names."""
-    found: dict[str, list[str]] = {}
+def shared() -> list[tuple[Field, list[str]]]:
+    """The fields that stand alike in several of the tables of SHORT, each with those tables' names."""
+    found: dict[tuple[str, str, str], tuple[Field, list[str]]] = {}
     for name in SHORT:
         for row in TABLES[name].values():
             if row.note != "the engine's option":
-                found.setdefault(written(row), []).append(name)
-    return {row: names for row, names in found.items() if len(names) > 1}
+                found.setdefault((row.name, row.rule, row.note), (row, []))[1].append(name)
+    return [(row, names) for row, names in found.values() if len(names) > 1]
 
 
 def table(name: str) -> str:
     fields = TABLES[name].values()
     own = [row.name for row in fields if row.note == "the engine's option"]
-    elsewhere = shared() if name in SHORT else {}
-    rows = [written(row) for row in fields if row.name not in own and written(row) not in elsewhere]
+    told = {(row.name, row.rule, row.note) for row, _ in (shared() if name in SHORT else ())}
+    rows = written((row, "") for row in fields if row.name not in own and (row.name, row.rule, row.note) not in told)
     rest = ", ".join(f"`{name}`" for name in own)
-    return HEAD + "\n".join(rows) + f"\n\nThe engine's options that go under their own names: {rest}.\n"
+    return HEAD + rows + f"\n\nThe engine's options that go under their own names: {rest}.\n"
 
 
 def table_of_shared() -> str:
-    rows = [
-        f"{row} {'all' if len(names) == len(SHORT) else ', '.join(SHORT[name] for name in names)} |"
-        for row, names in shared().items()
-    ]
-    return HEAD.replace(" |\n", " | in |\n", 1).replace("---|\n", "---|---|\n") + "\n".join(rows) + "\n"
+    rows = written(
+        (row, "all" if len(names) == len(SHORT) else ", ".join(SHORT[name] for name in names))
+        for row, names in shared()
+    )
+    return HEAD.replace(" |\n", " | in |\n", 1).replace("---|\n", "---|---|\n") + rows + "\n"
 
 
 def refreshed(text: str) -> str:

@@ -44,6 +44,27 @@ def test_prompts(llm: Engine, prompt: Any, texts: list[str], stream: bool) -> No
         assert len(ends) == len(found)
 
 
+@pytest.mark.parametrize(("asked", "stated"), [(3, True), (2**32 - 1, True), (None, False), (-1, False)])
+def test_answers_have_seeds_of_their_own(
+    llm: Engine, monkeypatch: pytest.MonkeyPatch, asked: int | None, stated: bool
+) -> None:
+    given: list[Any] = []
+    complete = llm.stream_complete
+
+    def noted(prompt: str, **options: Any) -> Any:
+        given.append(options.get("seed"))
+        return complete(prompt, **options)
+
+    monkeypatch.setattr(llm, "stream_complete", noted)
+    client: Any = llm.openai_client()
+    for _ in range(2):
+        client.completions.create(model="m", prompt="a", n=3, seed=asked, max_tokens=1)
+    assert (given[:3] == given[3:]) is stated
+    assert given[0] == asked
+    if asked is not None and stated:
+        assert given[:3] == [(asked + number) % 2**32 for number in range(3)]
+
+
 def test_options_and_usage(llm: Engine) -> None:
     client: Any = llm.openai_client()
     asked: dict[str, Any] = {"model": "m", "prompt": "abc", "max_tokens": 30, "temperature": 0}

@@ -139,6 +139,21 @@ def test_an_old_address_leads_to_the_page(site: Path) -> None:
         assert target not in leads
 
 
+def test_every_decision_has_a_page_with_its_number() -> None:
+    """The index leads to each, under its own title; what cites a number finds it."""
+    folder = DOCS / "about" / "decisions"
+    index = (folder / "index.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^(\d+)\. \[(.+)\]\((.+)\)$", index, re.MULTILINE)
+    assert [int(number) for number, _, _ in listed] == list(range(1, len(listed) + 1))
+    assert {name for _, _, name in listed} == {path.name for path in folder.glob("[0-9]*.md")}
+    for number, title, name in listed:
+        page = (folder / name).read_text(encoding="utf-8")
+        assert name.startswith(f"{int(number):02}-")
+        assert page.startswith(f"# {number}. {title}\n\n")
+    cited = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "engine").rglob("*.py"))
+    assert {int(number) for number in re.findall(r"\bdecision (\d+)", cited)} <= set(range(1, len(listed) + 1))
+
+
 def test_the_first_page_needs_two_commands() -> None:
     """From the first page to an own GGUF that answers: install, ask. The second is run by test_readme.py."""
     page = (DOCS / "index.md").read_text(encoding="utf-8")

@@ -123,7 +123,7 @@ def shows_first_steps(shown: Shown) -> None:
         assert "<b>call</b> <code>get_weather</code>" in card
         assert city in card
     assert "temperature is 12, sky is clear" in run
-    assert re.search(r">date</th><td[^>]*>2026-11-17<", fields)
+    assert re.search(r">date</th><td[^>]*>2026-07-09<", fields)
     assert rows.count("get_weather") == 6
     assert re.search(r"%<.*%<", labels)
     assert "<span" in sure

@@ -52,6 +52,11 @@ LATE = (
     "asyncio",
     "opentelemetry",
 )
+NOT_FOR_A_CHAT = frozenset({
+    "asyncio", "huggingface_hub", "openai", "rich", "engine.agent.run", "engine.api.explain", "engine.api.inspect",
+    "engine.batch", "engine.hub", "engine.openai", "engine.remote",
+})  # fmt: skip
+"""What a program that loads a model and chats never imports: each module is time before its first token."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}
 
 
@@ -172,12 +177,13 @@ def test_no_circle_between_modules(package: Path) -> None:
         return ".".join(("engine", *path.relative_to(package).with_suffix("").parts)).removesuffix(".__init__")
 
     names = {name(path) for path in sources(package)}
+    modules = names - packages(names)
     graph: dict[str, set[str]] = {}
     for path in sources(package):
         if path.name == "__init__.py":
             continue  # it gathers what its folder offers
         used = {each.module for each in imports(path)}
-        graph[name(path)] = {module for module in used & names if module not in packages(names)} - {name(path)}
+        graph[name(path)] = (used & modules) - {name(path)}
     _ = floors(graph)
 
 
@@ -252,6 +258,19 @@ def test_importing_the_package_is_light() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.split(".")[0] for name in json.loads(done.stdout)}
     assert loaded.isdisjoint(LATE), f"import engine loads {sorted(loaded & set(LATE))}"
+
+
+def test_a_chat_imports_only_what_it_needs() -> None:
+    code = """
+import json, sys
+from engine import Engine
+with Engine.load(n_ctx=256, preflight=False) as llm:
+    llm.chat("Hi", max_tokens=1)
+print(json.dumps(sorted(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    needless = NOT_FOR_A_CHAT & set(json.loads(done.stdout))
+    assert not needless, f"a program that only chats loads {sorted(needless)}"
 
 
 def test_formats_need_no_native_library(package: Path) -> None:

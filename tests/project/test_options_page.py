@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine import Engine, SamplingParams
-from engine.agent import RunOptions
+from engine.agent.limits import RunOptions
 from engine.runtime.loop.config import ContextOptions, LoopOptions, MediaOptions, ModelOptions
 from engine.turns.options import (
     AgentOptions,

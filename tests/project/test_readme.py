@@ -9,12 +9,12 @@ output; `python` blocks run in order in one namespace, and a `text` block right 
 blocks show commands whose output is nobody's promise: they are not run, but each `llama-engine` in them must be
 understood, and each extra must exist. `py` blocks need what is not installed here; tests elsewhere run them. Times,
 speeds, sizes of memory and made-up ids are masked before comparing. Run as a script (`python
-tests/project/test_readme.py [PAGE ...]`) this file writes the present outputs into the pages.
+tests/project/test_readme.py [PAGE ...]`) this file writes the present outputs into the pages; with `--code FOLDER` it
+writes each page's Python as a module, which .ci/run type-checks.
 """
 
 import contextlib
 import importlib.metadata
-import io
 import json
 import os
 import re
@@ -23,50 +23,32 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
+import pages
+from pages import ROOT, RUN, Block, blocks
 from projector_files import KINDS, write_projector
 
 from engine.cli.arguments import parser
 from engine.support import _data
 
-ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 PAGES = (README, *sorted((ROOT / "docs").rglob("*.md")))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-FILES = ("model.gguf", "mmproj.gguf")
 LANGUAGES = {"console", "jinja", "json", "py", "python", "sh", "text", "toml"}
+OF_OTHERS = re.compile(r"^(?:from|import) (?:llama_cpp|pandas)\b", re.MULTILINE)  # wrong types, and none
 MOST_WORDS, MOST_LINES, MOST_COLUMNS = 700, 130, 104
-_BLOCK = re.compile(r"^```(\w*)(?: title=\"(.+?)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MASKS = (
     (re.compile(r"\bcall_[A-Za-z0-9]+"), "call_#"),
     (re.compile(r"\d[\d,]*(?:\.\d+)?(?= ?(?:ms|s|seconds|tokens/s|tok/s|MiB|GiB)\b)"), "#"),
 )
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block: its language, the file that it is (or ""), its text, and where the text lies in its page."""
-
-    language: str
-    file: str
-    text: str
-    start: int
-    end: int
-
-
-def blocks(source: str) -> list[Block]:
-    return [
-        Block(found[1], found[2] or "", found[3], found.start(3), found.end(3)) for found in _BLOCK.finditer(source)
-    ]
 
 
 @contextlib.contextmanager
@@ -82,31 +64,6 @@ def masked(text: str) -> str:
     for pattern, mask in _MASKS:
         text = pattern.sub(mask, text)
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
-
-
-def shell(command: str) -> str:
-    """What a command prints, run as `python -m engine` so that it is this checkout's. Fails with it."""
-    words = shlex.split(command)
-    if words[0] == "llama-engine":
-        words = [sys.executable, "-m", "engine", *words[1:]]
-    elif words[0] == "python":
-        words[0] = sys.executable
-    wide = {"PYTHONIOENCODING": "utf-8", "COLUMNS": "100", "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        words, capture_output=True, text=True, encoding="utf-8", env={**os.environ, **wide}, check=False
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-def console(text: str) -> str:
-    """The block as it prints now. A command that has no output there is run, and its output is nobody's promise."""
-    lines: list[str] = []
-    for part in re.split(r"^(?=\$ )", text, flags=re.MULTILINE)[1:]:
-        command, _, told = part.partition("\n")
-        printed = shell(command[2:])
-        lines.append(f"{command}\n{printed if told.strip() else ''}".rstrip("\n"))
-    return "\n".join(lines) + "\n"
 
 
 def installed(source: str) -> Iterator[Requirement]:
@@ -138,77 +95,33 @@ def brought(requirements: Iterable[Requirement]) -> set[str]:
     return {name.partition("[")[0] for name in found}
 
 
-class Hiding:
-    """A finder of modules that does not find those of packages that a page does not install."""
-
-    def __init__(self, finder: Any, hidden: frozenset[str]) -> None:
-        self._finder = finder
-        self._hidden = hidden
-
-    def find_spec(self, name: str, *arguments: Any) -> Any:
-        return None if name.partition(".")[0] in self._hidden else self._finder.find_spec(name, *arguments)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._finder, name)
+@cache
+def owners() -> Mapping[str, list[str]]:
+    """The distributions that each importable module belongs to."""
+    return importlib.metadata.packages_distributions()
 
 
-def hide(source: str) -> frozenset[str]:
-    """Let this process find only what a page installs; returns the names of the modules that it does not find."""
+def hidden_by(source: str) -> list[str]:
+    """The modules that a page does not install."""
     there = brought(installed(source))
-    hidden = frozenset(
+    return sorted(
         module
-        for module, owners in importlib.metadata.packages_distributions().items()
+        for module, distributions in owners().items()
         if module not in ("engine", "pip", "setuptools")
-        and not any(canonicalize_name(owner) in there for owner in owners)
+        and not any(canonicalize_name(name) in there for name in distributions)
     )
-    sys.meta_path[:] = [Hiding(finder, hidden) for finder in sys.meta_path]
-    for name in [name for name in sys.modules if name.partition(".")[0] in hidden]:
-        del sys.modules[name]
-    return hidden
-
-
-@contextlib.contextmanager
-def asked_for(source: str) -> Generator[None]:
-    """The folder with those files only that the page asks for."""
-    needed = "".join(re.findall(r"^You need .*(?:\n.+)*", source, re.MULTILINE))
-    away = [Path(name) for name in FILES if f"`{name}`" not in needed]
-    for path in away:
-        _ = path.rename(path.with_suffix(".away"))
-    try:
-        yield
-    finally:
-        for path in away:
-            _ = path.with_suffix(".away").rename(path)
-
-
-def refreshed(page: Path) -> Iterator[tuple[Block, str]]:
-    """Each block of a page whose text is an output, with the text it has now. Runs in the current directory."""
-    source = page.read_text(encoding="utf-8")
-    namespace: dict[str, Any] = {"__name__": "__readme__"}
-    before: tuple[Block, str] | None = None
-    for block in blocks(source):
-        if block.file:
-            Path(block.file).write_text(block.text, encoding="utf-8")
-        if block.language == "console":
-            yield block, console(block.text)
-        elif block.language == "python":
-            printed = io.StringIO()
-            line = source[: block.start].count("\n")
-            code = compile("\n" * line + block.text, str(page), "exec")
-            with contextlib.redirect_stdout(printed), asked_for(source):
-                exec(code, namespace)
-            before = block, printed.getvalue()
-            continue
-        elif before and not source[before[0].end : block.start].replace("```text", "").replace("```", "").strip():
-            yield block, before[1]
-        before = None
 
 
 def rerun(page: Path) -> list[tuple[Block, str]]:
-    """`refreshed` in a process of its own, which finds only what the page installs."""
+    """`refreshed` in a process of its own, which finds only what the page installs. A page that runs nothing needs
+    none."""
+    source = page.read_text(encoding="utf-8")
+    known = {block.start: block for block in blocks(source)}
+    if not any(block.language in RUN for block in known.values()):
+        return []
     with workplace() as folder:
         told = folder / "told.json"
-        command = [sys.executable, "-W", "error", __file__, "--told", str(told), str(page)]
+        command = [sys.executable, "-W", "error", pages.__file__, str(told), str(page), json.dumps(hidden_by(source))]
         done = subprocess.run(
             command,
             capture_output=True,
@@ -219,7 +132,6 @@ def rerun(page: Path) -> list[tuple[Block, str]]:
         )
         assert done.returncode == 0, f"{page.name}: {done.stdout}\n{done.stderr}"
         now = json.loads(told.read_text(encoding="utf-8"))
-    known = {block.start: block for block in blocks(page.read_text(encoding="utf-8"))}
     return [(known[start], text) for start, text in now]
 
 
@@ -233,14 +145,13 @@ def test_a_page_prints_what_it_says(page: Path) -> None:
 
 
 def test_a_page_finds_only_what_it_installs() -> None:
-    code = "import test_readme, sys; test_readme.hide(sys.argv[1]); import engine, numpy, rich; import openai"
+    code = "import json, sys; from pages import hide; hide(json.loads(sys.argv[1])); import engine, numpy, rich, openai"
     for page, fails in (("pip install .", True), ("pip install '.[openai]'", False), ("pip install openai", False)):
         done = subprocess.run(
-            [sys.executable, "-c", code, page],
+            [sys.executable, "-c", code, json.dumps(hidden_by(page))],
             capture_output=True,
             text=True,
-            cwd=Path(__file__).parent,
-            env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent}"},
+            env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'helpers'}"},
             check=False,
         )
         assert ("No module named 'openai'" in done.stderr) == fails, done.stderr
@@ -284,6 +195,40 @@ def test_the_mask_hides_figures_and_nothing_else() -> None:
     assert masked("12 tokens in 0.31 s, 1,042.5 tokens/s, call_aB3") == "12 tokens in # s, # tokens/s, call_#"
 
 
+def code(source: str) -> str:
+    """A page's Python, each line where the page has it."""
+    lines = [""] * source.count("\n")
+    for block in blocks(source):
+        if block.language == "python" and not OF_OTHERS.search(block.text):
+            first, text = source[: block.start].count("\n"), block.text.splitlines()
+            lines[first : first + len(text)] = text
+    return "\n".join(lines) + "\n"
+
+
+def write_code(folder: Path) -> None:
+    """Write each page's Python into a folder, as a module of the page's name."""
+    for page in PAGES:
+        name = page.relative_to(ROOT)
+        if (text := code(page.read_text(encoding="utf-8"))).strip():
+            path = folder / name.with_suffix(".py")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _ = path.write_text(text, encoding="utf-8")
+
+
+def test_the_code_of_every_page_is_type_checked(tmp_path: Path) -> None:
+    write_code(tmp_path)
+    named = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in PAGES}
+    for name, source in named.items():
+        path = (tmp_path / name).with_suffix(".py")
+        there = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        for block in blocks(source):
+            if block.language == "python" and not OF_OTHERS.search(block.text):
+                first, text = source[: block.start].count("\n"), block.text.splitlines()
+                assert there[first : first + len(text)] == text, f"{name}:{first}"
+    steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert re.search(r"test_readme\.py --code (\S+)\n\S+basedpyright \1\n", steps)
+
+
 def write(pages: Sequence[Path]) -> None:
     """Put the present outputs into the pages."""
     for page in pages:
@@ -294,9 +239,7 @@ def write(pages: Sequence[Path]) -> None:
         page.write_text(source, encoding="utf-8")
 
 
-if __name__ == "__main__" and sys.argv[1:2] == ["--told"]:
-    told, page = map(Path, sys.argv[2:])
-    _ = hide(page.read_text(encoding="utf-8"))
-    _ = told.write_text(json.dumps([(block.start, text) for block, text in refreshed(page)]), encoding="utf-8")
+if __name__ == "__main__" and sys.argv[1:2] == ["--code"]:
+    write_code(Path(sys.argv[2]))
 elif __name__ == "__main__":
     write([Path(name).resolve() for name in sys.argv[1:]] or PAGES)

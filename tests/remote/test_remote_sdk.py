@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from server_streams import Json, call, sse, stream
 
-from engine import remote
+from engine import RequestError, remote
 from engine.types.events import fold
 
 openai = pytest.importorskip("openai")
@@ -54,7 +54,7 @@ class Server:
 def test_the_agent_loop_over_a_client() -> None:
     server = Server(CALL, ANSWER)
     client = server.client(openai.OpenAI, http.Client(transport=http.MockTransport(server)))
-    llm = remote.Remote(lambda body: client.chat.completions.create(**remote.client_arguments(body)), model="m")
+    llm = remote.Remote(client, model="m")
     run = llm.run("Ping?", [ping], reasoning=True, top_k=3)
     assert (run.stopped, run.completion.content, run.completion.reasoning) == ("stop", "Pong.", "Good.")
     usage = run.completion.usage
@@ -68,10 +68,19 @@ def test_the_agent_loop_over_a_client() -> None:
 
 
 async def test_an_async_client() -> None:
-    server = Server(ANSWER)
+    server = Server(ANSWER, ANSWER)
     async with server.client(openai.AsyncOpenAI, http.AsyncClient(transport=http.MockTransport(server))) as client:
         made: AsyncIterable[object] = await client.chat.completions.create(
             **remote.client_arguments(remote.request("Ping?", model="m"))
         )
         found = fold([event async for event in remote.events(made)])
+        again = await remote.Remote(client, model="m").stream("Ping?")
     assert (found.reasoning, found.content) == ("Good.", "Pong.")
+    assert again == found
+    assert server.bodies[0] == server.bodies[1]
+
+
+@pytest.mark.parametrize("given", ["http://localhost:8080/v1", None, []])
+def test_what_sends_nothing_is_refused_with_the_line_to_write(given: Any) -> None:
+    with pytest.raises(RequestError, match=r"Remote\(openai\.OpenAI\(base_url="):
+        _ = remote.Remote(given)

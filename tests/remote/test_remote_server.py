@@ -8,7 +8,8 @@ import pytest
 from server_streams import Json, call, chunk, sse, stream
 
 from engine import remote
-from engine.agent import Agent, stream_run
+from engine.agent.agent import Agent
+from engine.agent.run import stream_run
 from engine.support.errors import RemoteError, RequestError
 from engine.types.events import ContentDelta, Finished, ReasoningDelta, ToolCallEnd, ToolResult
 from engine.types.messages import Message

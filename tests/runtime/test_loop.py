@@ -572,14 +572,14 @@ def test_forced_tokens_end_a_draft() -> None:
     assert len(bench.completion(id_).reasoning) == 20
 
 
-def test_a_memory_that_cannot_be_cut_takes_no_more_guesses_once_it_is_known() -> None:
+def test_a_memory_that_refuses_to_cut_guesses_off_takes_no_more() -> None:
     bench = Bench(lambda text: text * 2, draft_max=8, trimmable=False, info={"can_share": True})
     text = "abcabxabcaby"
     id_ = bench.submit(text)
     bench.run()
     completion = bench.completion(id_)
     assert completion.content == text * 2
-    assert bench.loop.cache.whole_only
+    assert not bench.loop.cache.takes_guesses
 
 
 def test_guesses_give_way_when_cells_are_few() -> None:

@@ -1,17 +1,23 @@
 """engine.runtime.cache.prefix: reuse, sharing, forgetting; the books are compared with ScriptedBackend's."""
 
 from dataclasses import replace
+from pathlib import Path
 from random import Random
+from typing import Any
 
+import model_files
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from engine.llama.model import Model
 from engine.runtime.cache.prefix import Blocked, Lease, PrefixCache
 from engine.runtime.cache.slots import common_prefix
 from engine.runtime.cache.state_store import OriginStates, StateStore
-from engine.runtime.loop.backend import Row
+from engine.runtime.loop.backend import Backend, Row
+from engine.runtime.loop.config import ContextOptions
 from engine.support.errors import DecodeError
 from engine.testing.scripted import ScriptedBackend
 
@@ -264,15 +270,63 @@ def test_recurrent_memory_reuses_whole_sequences_only(said: bool) -> None:
     assert bench.acquire([1, 2, 3, 9, 9, 9, 7]).reused == 6, "whole sequences can be copied"
 
 
-def test_a_memory_that_does_not_say_so_is_found_out_when_sharing() -> None:
-    bench = Bench(trimmable=False, can_share=True)
-    busy = bench.acquire(list(range(40)))
-    bench.evaluate(busy.sequence, list(range(40)))
-    assert bench.acquire([*range(39), 99]).reused == 0
-    bench.cache.release(busy.sequence)
-    lease = bench.acquire([*range(40), 1, *range(200, 280)])
-    assert lease == (busy.sequence, 40)
-    assert bench.acquire([*range(40), 1, *range(200, 280), 4]).reused == 40, "nothing to wait for"
+def test_one_sequence_that_cannot_be_cut_condemns_no_other_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a sliding window: what lies behind it is gone from one sequence, and from another not."""
+    bench = Bench()
+    lost, whole = bench.run(list(range(40))), bench.run(list(range(100, 140)))
+    usual = bench.backend.can_trim
+
+    def can_trim(sequence: int, position: int) -> bool:
+        return sequence != lost.sequence and usual(sequence, position)
+
+    monkeypatch.setattr(bench.backend, "can_trim", can_trim)
+    assert bench.run([*range(30), 99]).reused == 0, "no copy that could not be cut"
+    assert bench.run([*range(100, 130), 99]).reused == 30
+    assert bench.run([*range(40), 99]) == (lost.sequence, 40), "what needs no cut is reused"
+    assert whole.reused == 0
+    monkeypatch.undo()
+    assert bench.run([*range(20), 99]).reused == 20
+
+
+@pytest.mark.parametrize(("full", "seed"), [(True, 4), (False, 3)])
+def test_prompts_edited_at_random_reuse_what_a_window_still_allows(tmp_path: Path, seed: int, *, full: bool) -> None:
+    """Also after a cut that failed; and the logits are those of a fresh context, so all that a row may see is there."""
+    chance = Random(seed)
+    exact: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "flash_attn": "off", "n_threads": 1}
+    options = ContextOptions(n_ctx=512, kv_tokens=512, n_ubatch=32, swa_full=full, **exact)
+    with Model.load(model_files.write(tmp_path / "m.gguf", "gemma3", model_files.Shape(n_layer=7))) as model:
+        backend, fresh = model.backend(replace(options, n_sequences=2)), model.backend(options)
+        cache, prompts, refused, cut_later = PrefixCache(backend), [[5] * 90], 0, 0
+        for _ in range(25):
+            old = chance.choice(prompts[-2:])
+            at = chance.choice((0, chance.randrange(len(old)), max(0, len(old) - 20)))
+            prompt = [*old[:at], *(chance.randrange(4, 40) for _ in range(chance.randrange(1, 400 - at)))]
+            best = max(common_prefix(cache.held(each), prompt, len(prompt) - 1) for each in range(2))
+            lease = cache.acquire(prompt)
+            assert isinstance(lease, Lease)
+            refused += lease.reused < best
+            cut_later += bool(refused and 0 < lease.reused < len(old))
+            assert cache.make_room(len(prompt) - lease.reused)
+            row = evaluated(backend, prompt, lease)
+            cache.extend(lease.sequence, prompt[lease.reused :])
+            cache.release(lease.sequence)
+            cache.check()
+            fresh.clear()
+            right = evaluated(fresh, prompt, Lease(0, 0))
+            assert np.allclose(backend.logits(row), fresh.logits(right), atol=5e-3)
+            prompts.append(prompt)
+        assert refused > 0
+        assert cut_later > 5
+        backend.close()
+        fresh.close()
+
+
+def evaluated(backend: Backend, prompt: list[int], lease: Lease) -> int:
+    """Evaluate what a sequence does not hold of a prompt; returns the row that has logits."""
+    rows = [Row(token, place, lease.sequence, place == len(prompt) - 1) for place, token in enumerate(prompt)]
+    for start in range(lease.reused, len(prompt), backend.info.n_batch):
+        backend.decode(rows[start : start + backend.info.n_batch])
+    return (len(prompt) - lease.reused - 1) % backend.info.n_batch
 
 
 def taken_back(bench: Bench, tokens: list[int], marks: tuple[int, ...]) -> Lease:

@@ -52,11 +52,13 @@ from engine.support.display import (
     fenced,
     markdown_html,
     page_text,
+    seconds_text,
     short,
     visible,
     visible_json,
 )
 from engine.testing import ScriptedEngine
+from engine.types.blocks import result_block
 from engine.types.messages import Messages
 from engine.types.sampling import FinishReason, Logprobs
 
@@ -195,7 +197,7 @@ def views(text: str) -> Iterator[str]:
 
 def test_nothing_hostile_is_live_in_any_record() -> None:
     seeded = random.Random(1)
-    mixed = ["".join(seeded.choices([*HOSTILE, "\n", "`", "*", "- ", "> ", "    "], k=6)) for _ in range(400)]
+    mixed = ["".join(seeded.choices([*HOSTILE, "\n", "`", "*", "- ", "> ", "    "], k=6)) for _ in range(150)]
     for text in [*HOSTILE, *mixed]:
         for html in views(text):
             assert live(html) == [], ascii(text)
@@ -427,8 +429,18 @@ def test_a_call_is_one_card_with_its_result_its_time_and_its_picture() -> None:
     assert card in run._repr_html_()
     assert "Rain?" in block_html(asked)
     assert result.seconds == pytest.approx(0.33)
-    assert "[image 6x4]" in page_text(run._blocks())
+    assert block_html(called).count("image 6x4") == 2, "its caption, and what is read in place of it"
+    assert page_text(run._blocks()).count("[image 6x4]") == 1
+    only = block_html(result_block("[image 6x4]", parts, failed=False, seconds=0.0001))
+    assert "under 1 ms" in only
+    assert _value_of(only) == ""
+    assert "```text\n\n```" not in run._repr_markdown_()
     assert page_text(run._blocks()).startswith("user: Rain?\n")
+
+
+def _value_of(card: str) -> str:
+    """The text of a result's card, without its heading and its picture."""
+    return re.sub(r"<div><b>result</b>.*?</div>|<div><img.*?</div>|<[^>]+>", "", card)
 
 
 def answered(value: object) -> str:
@@ -516,6 +528,8 @@ def test_answers_are_a_list_that_shows_itself_as_a_table() -> None:
     assert html.count("<tr>") == 4
     assert "RequestError" in html
     assert "no &lt;b&gt;way" in html
+    assert "calls" not in html, "no answer has any"
+    assert ">answer<" in html
     assert "1,900 more" in Answers([answers[0]] * 2000)._repr_html_()
 
 
@@ -538,6 +552,8 @@ def test_histories_and_counts_show_themselves() -> None:
         assert "prompt tokens" in llm.metrics._repr_html_()
         assert "3 stop" not in llm.metrics._repr_html_()
         assert "2 stop, 1 tool_calls" in llm.metrics._repr_html_()
+        mean = seconds_text(llm.metrics.time_to_first_token / 3)
+        assert re.search(rf">time to first token</th><td[^>]*>{mean}<", llm.metrics._repr_html_())
     history = plain(shown(run.messages))
     assert re.findall("user|assistant|tool|How many|result add|It is 3", history) == [
         "user", "How many", "assistant", "tool", "result add", "assistant", "It is 3",

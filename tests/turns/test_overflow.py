@@ -141,6 +141,18 @@ def test_room_is_left_for_the_answer_that_was_asked_for() -> None:
             assert usage.completion_tokens >= length
 
 
+@pytest.mark.parametrize("policy", ["truncate_oldest", "shorten_results"])
+def test_no_limit_leaves_the_same_room_however_it_is_written(policy: Any) -> None:
+    """-1 is no limit in llama.cpp, ollama and vLLM."""
+    ways: list[Any] = [{}, {"max_tokens": None}, {"max_tokens": -1}]
+    with scripted(lambda _: "x" * 1000, n_ctx=800) as llm:
+        prompts = {llm.render(CHAT, overflow=policy, **way).text for way in ways}
+        answers = [llm.chat(CHAT, overflow=policy, reasoning=False, **way) for way in ways]
+    assert len(prompts) == 1
+    assert {len(answer.content) >= 200 for answer in answers} == {True}
+    assert len({answer.usage.dropped_messages if answer.usage else None for answer in answers}) == 1
+
+
 def test_no_more_room_is_left_than_was_asked_for() -> None:
     dropped: list[int] = []
     with scripted(lambda _: "x" * 1000, n_ctx=800) as llm:

@@ -37,8 +37,8 @@ def test_what_the_caller_sends_wins() -> None:
     memory = ReasoningMemory()
     memory.remember([user("Hi")], turn("Hello.", why="Greet."))
     sent = [user("Hi"), turn("Hello.", why="My own.")]
-    assert memory.restore(sent).messages == tuple(sent)
-    assert memory.restore(sent).numbers == ()
+    assert memory.restore(sent)[0] == tuple(sent)
+    assert memory.restore(sent)[1] == ()
 
 
 def test_conversations_with_equal_ids_never_exchange_reasoning() -> None:
@@ -47,32 +47,32 @@ def test_conversations_with_equal_ids_never_exchange_reasoning() -> None:
     for name in ("first", "second"):
         memory.remember([user(name)], turn(why=f"Of the {name}.", arguments=call))
     for name in ("first", "second"):
-        assert memory.restore([user(name), turn(arguments=call)]).messages[1].reasoning == f"Of the {name}."
-    assert memory.restore([user("third"), turn(arguments=call)]).numbers == ()
-    assert memory.restore([user("first"), turn(arguments='{"city": "Rome"}')]).numbers == ()
+        assert memory.restore([user(name), turn(arguments=call)])[0][1].reasoning == f"Of the {name}."
+    assert memory.restore([user("third"), turn(arguments=call)])[1] == ()
+    assert memory.restore([user("first"), turn(arguments='{"city": "Rome"}')])[1] == ()
 
 
 def test_an_ambiguous_turn_restores_nothing() -> None:
     memory = ReasoningMemory()
     for why in ("One way.", "Another."):
         memory.remember([user("Hi")], turn("Hello.", why=why))
-    assert memory.restore([user("Hi"), turn("Hello.")]).numbers == ()
+    assert memory.restore([user("Hi"), turn("Hello.")])[1] == ()
     memory.remember([user("Hi")], turn("Hello.", why="One way."))
-    assert memory.restore([user("Hi"), turn("Hello.")]).numbers == (), "it stays ambiguous"
+    assert memory.restore([user("Hi"), turn("Hello.")])[1] == (), "it stays ambiguous"
     memory.remember([user("Hi")], turn("Hello there."))
-    assert memory.restore([user("Hi"), turn("Hello there.")]).numbers == ()
+    assert memory.restore([user("Hi"), turn("Hello there.")])[1] == ()
 
 
 def test_it_forgets_what_was_longest_unused() -> None:
     memory = ReasoningMemory(characters=3 * 74)
     for name in "abc":
         memory.remember([user(name)], turn("Hello.", why=name * 10))
-    assert memory.restore([user("a"), turn("Hello.")]).numbers == (1,)
+    assert memory.restore([user("a"), turn("Hello.")])[1] == (1,)
     memory.remember([user("d")], turn("Hello.", why="d" * 10))
-    kept = [name for name in "abcd" if memory.restore([user(name), turn("Hello.")]).numbers]
+    kept = [name for name in "abcd" if memory.restore([user(name), turn("Hello.")])[1]]
     assert kept == ["a", "c", "d"]
     memory.remember([user("e")], turn("Hello.", why="e" * 200))
-    assert not [name for name in "abcde" if memory.restore([user(name), turn("Hello.")]).numbers]
+    assert not [name for name in "abcde" if memory.restore([user(name), turn("Hello.")])[1]]
 
 
 def test_broken_arguments_and_threads() -> None:
@@ -88,4 +88,4 @@ def test_broken_arguments_and_threads() -> None:
     for thread in threads:
         thread.join()
     for number in range(4):
-        assert memory.restore([user(f"{number} 49"), turn(arguments='{"ci')]).messages[1].reasoning == f"{number}"
+        assert memory.restore([user(f"{number} 49"), turn(arguments='{"ci')])[0][1].reasoning == f"{number}"

@@ -36,6 +36,9 @@ class Families:
     def __init__(self, rows: Sequence[Family]) -> None:
         self._rows = {row.name: row for row in rows}
 
+    def __repr__(self) -> str:
+        return f"<Families: {len(self._rows)}, from {' to '.join([*self._rows][:: max(1, len(self._rows) - 1)])}>"
+
     @classmethod
     def load(cls, path: Path | str | None = None) -> Self:
         """Read a truth table: the shipped one, or a file of your own.

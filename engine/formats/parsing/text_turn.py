@@ -257,7 +257,8 @@ class TextTurn:
             return False
         section = self._calls.section if self._calls else None
         if section is not None and section.owes(hit) and not (yield from self._is_quoted(hit, span)):
-            section.call_is_open, section.is_open = False, section.is_open and hit != section.close.text
+            section.call_is_open = False
+            section.is_open = section.is_open and hit != section.close.text
             return True
         if hit in self._call_ends:
             return (self._called and span.blank) or (yield from self._is_left_over(hit, span))

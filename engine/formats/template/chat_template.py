@@ -30,15 +30,16 @@ from engine.formats.template.derive.derivation import derivation, reads_back
 from engine.formats.template.env import Template
 from engine.formats.template.generic import with_generic_tools
 from engine.formats.template.guard import Alphabets, words_of
-from engine.formats.template.history import BUILTIN_VARIABLE, builtin_records, check_builtin
+from engine.formats.template.history import BUILTIN_VARIABLE, MessageWriter, builtin_records, check_builtin
 from engine.formats.template.markers import Markers, merged, overlaps
 from engine.formats.template.prompt import with_tail
 from engine.formats.template.reasoning import NO_SWITCH, Switch, switch
 from engine.formats.template.renderer import SECONDS, TemplateStoppedError
-from engine.formats.template.rendering import Rendering, RenderOptions, Setting
+from engine.formats.template.rendering import Rendering, Setting
 from engine.formats.template.stated_format import stated
 from engine.formats.template.tool_forms import ToolForms
 from engine.support import _data
+from engine.support.display import counted
 from engine.support.errors import EngineWarning, MissingTemplateError, RequestError, TemplateError, did_you_mean, shown
 from engine.support.own_file import read_regular
 from engine.tools import ToolLike, as_tools
@@ -131,12 +132,16 @@ class ChatTemplate:
         markers = Markers(control_tokens, also)
         words = words_of(source, markers)
         forms = ToolForms(template, fixed, parts=self.capabilities.content_parts)
+        writer = MessageWriter(self.format, self.capabilities)
         self._setting = Setting(
-            template, self.format, self.capabilities, fixed, markers, words, forms, Alphabets(source)
+            template, self.format, self.capabilities, fixed, markers, words, forms, writer, Alphabets(source)
         )
         self._with_tools: ChatTemplate | None = None
         self._with_documents: Callable[[], ChatTemplate] = lambda: self
         self._switches: dict[tuple[Reasoning, bool, bool], Switch] = {}
+
+    def __repr__(self) -> str:
+        return f"<ChatTemplate: {self.family.name}, {counted(len(self.source), 'character')}>"
 
     @classmethod
     def for_model(
@@ -228,7 +233,10 @@ class ChatTemplate:
         stated, given = stated_tools(tools, tool_choice), documents_of(documents)
         template = self._for(tools=bool(stated), documents=bool(given))
         until = time.monotonic() + SECONDS if until is None else until
-        asked = RenderOptions(
+        rendering = Rendering(
+            template._setting,
+            conversation,
+            stated,
             variables=_free(template_kwargs),
             switch=template._switch(reasoning, conversation, stated, until),
             documents=given,
@@ -236,14 +244,13 @@ class ChatTemplate:
             guarded=guard,
             until=until,
         )
-        rendering = Rendering(template._setting, conversation, stated, asked)
         if continue_final_message:
-            prompt = template._continued(rendering, reasoning, conversation, stated, asked, until)
+            prompt = template._continued(rendering, reasoning, conversation, stated, until)
         elif not add_generation_prompt:
             return rendering.plain()
         else:
             prompt = rendering.answer()
-            if asked.switch.close or (reasoning is False and template._opens(prompt)):
+            if rendering.switch.close or (reasoning is False and template._opens(prompt)):
                 prompt = template._closed(prompt)
         return replace(prompt, opens=template._opens)
 
@@ -261,7 +268,6 @@ class ChatTemplate:
         reasoning: Reasoning | None,
         conversation: Sequence[Message],
         tools: Sequence[Tool],
-        asked: RenderOptions,
         until: float,
     ) -> Prompt:
         """Returns the prompt that continues the last message. If the template by default omits that message's
@@ -270,10 +276,9 @@ class ChatTemplate:
         if reasoning is not None or not conversation[-1].reasoning or rendering.fits(self._holds):
             return prompt
         try:
-            on = replace(asked, switch=self._switch(True, conversation, tools, until))
+            again = rendering.switched(self._switch(True, conversation, tools, until))
         except RequestError:
             return prompt  # there is no such switch
-        again = Rendering(self._setting, conversation, tools, on)
         return again.continuation(self._holds) if again.fits(self._holds) else prompt
 
     def _for(self, *, tools: bool, documents: bool) -> "ChatTemplate":
@@ -310,8 +315,8 @@ class ChatTemplate:
 
             def renders(turned: Switch) -> str | None:
                 try:
-                    asked = RenderOptions(switch=turned, guarded=False, until=until)
-                    return Rendering(self._setting, question, stated, asked).answer().text
+                    with_it = Rendering(self._setting, question, stated, switch=turned, guarded=False, until=until)
+                    return with_it.answer().text
                 except TemplateStoppedError:
                     raise
                 except TemplateError:

@@ -79,7 +79,6 @@ class _LocalTemplate:
         from engine.formats.template import sandbox
 
         self._complaint = sandbox.complaint
-        self._surroundings = sandbox.Surroundings
         try:
             self._compiled: Compiled = sandbox.Compiled(source)
         except Exception as error:  # a template is a program: whatever it raises is its complaint
@@ -88,7 +87,7 @@ class _LocalTemplate:
 
     def render(self, values: dict[str, Any], escapes: Mapping[str, str], now: datetime, _until: float | None) -> str:
         try:
-            return self._compiled.render(values, self._surroundings(escapes, lambda: now))
+            return self._compiled.render(values, escapes, now)
         except Exception as error:  # as above
             raise TemplateError(self._complaint(error)) from error
 

@@ -12,7 +12,6 @@ import json
 import re
 import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, TypeAlias
 
@@ -107,14 +106,14 @@ _ALPHABET = string.digits + string.ascii_letters
 _SHORT = 9
 
 
-def entries(messages: Sequence[Message], format_: Format, can: Capabilities, preamble: str = "") -> list[Entry]:
-    """Returns the conversation in the template's own terms. `messages` must be checked (see
+def entries(messages: Sequence[Message], writer: "MessageWriter", preamble: str = "") -> list[Entry]:
+    """Returns the conversation in the terms of the writer's template. `messages` must be checked (see
     `engine.types.conversation`), and have the ids that the template requires (see `with_ids`).
 
     `preamble` is inserted before text next to a call, which the template would write as reasoning (see
     `preamble_headers`).
     """
-    syntax = format_.tools or generic.GENERIC
+    can, syntax = writer.can, writer.format.tools or generic.GENERIC
     if not syntax.parallel or (can.calls and not can.parallel_calls):
         messages = _one_call_a_message(messages)
     if not can.text_beside:
@@ -134,22 +133,23 @@ def entries(messages: Sequence[Message], format_: Format, can: Capabilities, pre
         messages = _one_system(messages)
     if not can.repeats:
         messages = generic.alternating(messages)
-    writer = _Writer(format_, can, _place(format_, can), preamble)
-    kept = _kept_from(messages, format_)
-    return [writer.entry(message, index >= kept) for index, message in enumerate(messages)]
+    kept = _kept_from(messages, writer.format)
+    return [writer.entry(message, index >= kept, preamble) for index, message in enumerate(messages)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Writer:
-    format: Format
-    can: Capabilities
-    field: str | None
-    """Where reasoning goes: a field's name, "" for tags in the content, None for nowhere."""
-    preamble: str
+class MessageWriter:
+    """Writes single messages as one template, of this format and these capabilities, reads them."""
 
-    def entry(self, message: Message, kept: bool) -> Entry:
+    def __init__(self, format_: Format, can: Capabilities) -> None:
+        self.format = format_
+        self.can = can
+        self._field = _place(format_, can)
+        """Where reasoning goes: a field's name, "" for tags in the content, None for nowhere."""
+
+    def entry(self, message: Message, kept: bool, preamble: str) -> Entry:
+        """Returns a message as the template reads it. `kept`: its reasoning is shown; `preamble`: see `entries`."""
         if message.role == "assistant":
-            return self._assistant(message, kept)
+            return self._assistant(message, kept, preamble)
         role = self.can.result_role if message.role == "tool" else message.role
         entry: Entry = {"role": role, "content": self._content(message.content or "")}
         if message.role == "tool":
@@ -158,16 +158,16 @@ class _Writer:
             entry["name"] = message.name
         return entry
 
-    def _assistant(self, message: Message, kept: bool) -> Entry:
+    def _assistant(self, message: Message, kept: bool, preamble: str) -> Entry:
         content, reasoning = message.content or "", message.reasoning or ""
         entry: Entry = {"role": "assistant", "content": content}
         if not reasoning and content and message.tool_calls and not self.can.both and _has_preambles(self.format):
-            entry["content"] = self.preamble + content
-        if reasoning and self.field:
+            entry["content"] = preamble + content
+        if reasoning and self._field:
             if message.tool_calls and content and not self.can.both:
                 reasoning, entry["content"] = self._analysis(reasoning, content), ""
-            entry[self.field] = reasoning
-        elif reasoning and self.field == "" and kept and (syntax := self.format.reasoning):
+            entry[self._field] = reasoning
+        elif reasoning and self._field == "" and kept and (syntax := self.format.reasoning):
             # a template that drops reasoning cuts after the marker: white space written there would stay
             close = syntax.close.rstrip() if syntax.history == "none" else syntax.close
             entry["content"] = syntax.open + reasoning + close + content

@@ -162,7 +162,7 @@ class RemoteTemplate:
         self, values: Mapping[str, Any], escapes: Mapping[str, str], now: datetime, until: float | None = None
     ) -> str:
         """Render with these variables, which must be plain JSON values. `escapes` and `now`: see
-        `sandbox.Surroundings`. `until`: when to stop it, on `time.monotonic`'s clock. Raises TemplateError with what
+        `sandbox.Compiled`. `until`: when to stop it, on `time.monotonic`'s clock. Raises TemplateError with what
         the template complains about."""
         end = time.monotonic() + SECONDS if until is None else until
         body = _json({"values": values, "escapes": escapes, "now": _written(now)})

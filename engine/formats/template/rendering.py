@@ -8,8 +8,8 @@ decided by its projector, not by its template. So every template takes them that
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias, cast
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, cast
 
 from engine.formats.families import Format
 from engine.formats.template.capabilities import Capabilities
@@ -18,6 +18,7 @@ from engine.formats.template.generic import GENERIC, reads_values, with_statemen
 from engine.formats.template.guard import Alphabets, Authored, Guard, Marking, absent
 from engine.formats.template.history import (
     BUILTIN_VARIABLE,
+    MessageWriter,
     builtin_as_written,
     entries,
     is_builtin,
@@ -47,8 +48,8 @@ Passed in, since this module knows no parser."""
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What all renders of one template share. `fixed` are the variables that never change, `markers` the texts of
-    control tokens, `words` what the template may look for in callers' text, `forms` how it takes tools, `alphabets` the
-    stand-ins of the guard."""
+    control tokens, `words` what the template may look for in callers' text, `forms` how it takes tools, `writer` how
+    messages, `alphabets` the stand-ins of the guard."""
 
     template: Template
     format: Format
@@ -57,12 +58,18 @@ class Setting:
     markers: Markers
     words: frozenset[str]
     forms: ToolForms
+    writer: MessageWriter
     alphabets: Alphabets
 
 
-@dataclass(frozen=True, slots=True)
-class RenderOptions:
-    """What a request asks of its renders.
+_Start: TypeAlias = Callable[[], int | None]
+"""Returns where in a revealed prompt the turn begins that the model is about to write."""
+
+
+class Rendering:
+    """The renders of one request: of a `conversation` with the ids that the template requires, and the `tools` to
+    state. `end`, `preamble`, `mark` (see `_Run`) and those that stand for `media` are characters that occur nowhere
+    in it.
 
     - `variables` are the caller's own, which override others; `switch` is the switch for reasoning;
     - `documents` as the template reads them; `builtin` are names of tools that the template declares itself;
@@ -70,39 +77,26 @@ class RenderOptions:
     - `until`: when to stop the renders, on `time.monotonic`'s clock.
     """
 
-    variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    switch: Switch = NO_SWITCH
-    documents: Sequence[Mapping[str, Any]] = ()
-    builtin: tuple[str, ...] = ()
-    guarded: bool = True
-    until: float | None = None
-
-
-class _Composed(NamedTuple):
-    """A marked prompt, and the position in the revealed text at which the turn begins that the model is about to
-    write."""
-
-    text: str
-    start: Callable[[], int | None]
-
-
-class Rendering:
-    """The renders of one request: of a `conversation` with the ids that the template requires, and the `tools` to
-    state. `end`, `preamble`, `builtin` (see `_Run`) and those that stand for `media` are characters that occur nowhere
-    in it."""
-
     def __init__(
         self,
         setting: Setting,
         conversation: Sequence[Message],
         tools: Sequence[Tool],
-        asked: RenderOptions | None = None,
+        *,
+        variables: Mapping[str, Any] | None = None,
+        switch: Switch = NO_SWITCH,
+        documents: Sequence[Mapping[str, Any]] = (),
+        builtin: tuple[str, ...] = (),
+        guarded: bool = True,
+        until: float | None = None,
     ) -> None:
         self.setting = setting
-        self.asked = asked = asked or RenderOptions()
-        self.tools = [tool for tool in tools if not is_builtin(tool.name, asked.builtin)]
+        self.variables: Mapping[str, Any] = variables or {}
+        self.switch, self.documents, self.builtin, self.until = switch, documents, builtin, until
+        self.tools = [tool for tool in tools if not is_builtin(tool.name, builtin)]
+        self._messages = conversation
         try:
-            texts = _texts((conversation, self.tools, asked.documents, asked.variables, asked.builtin))
+            texts = _texts((conversation, self.tools, documents, self.variables, builtin))
         except RecursionError as error:
             raise TemplateError(
                 "The conversation or its tools are nested too deeply for a chat template. Flatten them."
@@ -110,13 +104,27 @@ class Rendering:
         media = [_read(each) for message in conversation for each in message.media]
         if len(media) > _MOST_MEDIA:
             raise RequestError(f"The conversation has {len(media):,} images and sounds; send at most {_MOST_MEDIA:,}.")
-        self.end, self.preamble, self.builtin, *places = absent((setting.template.source, *texts), 3 + len(media))
+        self.end, self.preamble, self.mark, *places = absent((setting.template.source, *texts), 3 + len(media))
         whole = [without_inline_reasoning(message, setting.format) for message in _placed(conversation, places)]
-        if asked.switch.place:  # callers' words that oppose it go now, before marking makes them unreadable
-            whole = with_words(whole, replace(asked.switch, words=""))
+        if switch.place:  # callers' words that oppose it go now, before marking makes them unreadable
+            whole = with_words(whole, replace(switch, words=""))
         self.conversation = with_ids(whole, setting.format, setting.can)
         self.media: Mapping[str, Media] = dict(zip(places, media, strict=True))
-        self._guard = Guard(setting.markers, setting.words, setting.alphabets.of(texts)) if asked.guarded else None
+        self._guard = Guard(setting.markers, setting.words, setting.alphabets.of(texts)) if guarded else None
+
+    def switched(self, switch: Switch) -> "Rendering":
+        """Returns the renders of the same request with another switch for reasoning."""
+        return Rendering(
+            self.setting,
+            self._messages,
+            self.tools,
+            variables=self.variables,
+            switch=switch,
+            documents=self.documents,
+            builtin=self.builtin,
+            guarded=self._guard is not None,
+            until=self.until,
+        )
 
     def plain(self) -> Prompt:
         """Returns the conversation without a generation prompt."""
@@ -153,16 +161,18 @@ class Rendering:
         except TemplateError:
             return judge(plain)  # which raises if the template rejects the messages themselves
 
-    def _prompt(self, compose: "Callable[[_Run], _Composed]") -> Prompt:
-        composed: dict[Marking | None, _Composed] = {}
+    def _prompt(self, compose: "Callable[[_Run], tuple[str, _Start]]") -> Prompt:
+        """Returns the prompt of a text that `compose` makes, marked as the run is."""
+        starts: dict[Marking | None, _Start] = {}
 
         def render(marking: Marking | None) -> str:
             reveal = self._guard.reveal if self._guard and marking else _as_it_is
-            composed[marking] = compose(_Run(self, marking, reveal))
-            return composed[marking].text
+            text, starts[marking] = compose(_Run(self, marking, reveal))
+            return text
 
         found = self._guard.authored(render) if self._guard else Authored(render(None), (), None)
-        prompt = _cut(self.setting.format, found, composed[found.marking].start())
+        start = starts[found.marking]()
+        prompt = _cut(self.setting.format, found.text, found.callers, start, complete=found.complete)
         return self._with_media(prompt) if self.media else prompt
 
     def _with_media(self, prompt: Prompt) -> Prompt:
@@ -176,10 +186,11 @@ class Rendering:
         return with_media(prompt, media)
 
 
-def _cut(format_: Format, found: Authored, start: int | None) -> Prompt:
-    pieces = pieces_of(found.text, found.callers)
+def _cut(format_: Format, text: str, callers: Sequence[Span], start: int | None, *, complete: bool = False) -> Prompt:
+    """Returns the prompt of a text, of which callers wrote these spans. `start`, `complete`: see `_Start`, `Prompt`."""
+    pieces = pieces_of(text, callers)
     prefix = () if start is None else prefix_of(pieces, start, format_.control)
-    return Prompt(found.text, pieces, prefix, format_.final_stops, complete=found.complete)
+    return Prompt(text, pieces, prefix, format_.final_stops, complete=complete)
 
 
 def _as_it_is(text: str) -> tuple[str, list[Span]]:
@@ -201,11 +212,11 @@ class _Run:
         self._given = given
         self._escapes = marking.escapes if marking else {}
         self._reveal = reveal
-        can, asked = setting.can, given.asked
+        can = setting.can
         conversation = list(given.conversation)
-        tools = setting.forms.of(given.tools, asked.until) if can.tools else [tool.openai() for tool in given.tools]
-        documents: Any = asked.documents
-        variables: Any = {**asked.variables, **({BUILTIN_VARIABLE: list(asked.builtin)} if asked.builtin else {})}
+        tools = setting.forms.of(given.tools, given.until) if can.tools else [tool.openai() for tool in given.tools]
+        documents: Any = given.documents
+        variables: Any = {**given.variables, **({BUILTIN_VARIABLE: list(given.builtin)} if given.builtin else {})}
         if marking is not None:
             parsed = self._reads_values()
             conversation = [marking.hide_message(message, parsed=parsed) for message in conversation]
@@ -231,26 +242,24 @@ class _Run:
 
     def _with_builtin(self, message: Message, plain: Message) -> Message:
         """Put a mark before the names of built-in tools' calls, so that `builtin_as_written` can rewrite them."""
-        builtin = self._given.asked.builtin
+        builtin = self._given.builtin
         if self._format.channels is None or not builtin:
             return message
         calls = tuple(
-            call.model_copy(update={"name": self._given.builtin + call.name})
-            if is_builtin(known.name, builtin)
-            else call
+            call.model_copy(update={"name": self._given.mark + call.name}) if is_builtin(known.name, builtin) else call
             for call, known in zip(message.tool_calls, plain.tool_calls, strict=True)
         )
         return message.model_copy(update={"tool_calls": calls, "parts": ()})
 
-    def plain(self) -> _Composed:
-        return _Composed(self._render(self._conversation, generates=False), lambda: None)
+    def plain(self) -> tuple[str, _Start]:
+        return self._render(self._conversation, generates=False), lambda: None
 
-    def answer(self) -> _Composed:
+    def answer(self) -> tuple[str, _Start]:
         return self._answer(self._conversation)
 
-    def _answer(self, conversation: Sequence[Message]) -> _Composed:
+    def _answer(self, conversation: Sequence[Message]) -> tuple[str, _Start]:
         marked = self._reopened(conversation, self._render(conversation, generates=True))
-        return _Composed(marked, lambda: self._turn(conversation, self._shown(marked)))
+        return marked, lambda: self._turn(conversation, self._shown(marked))
 
     def _reopened(self, conversation: Sequence[Message], marked: str) -> str:
         """Append the assistant's start to a prompt that, after a tool's result, ends a turn without beginning one:
@@ -284,7 +293,7 @@ class _Run:
         place, found = text.rfind(asked), text.rfind(start)
         return found if asked and 0 <= place <= found - len(asked) else None
 
-    def continuation(self, reads: Reads, *, by_template: bool) -> _Composed:
+    def continuation(self, reads: Reads, *, by_template: bool) -> tuple[str, _Start]:
         *earlier, last = self._conversation
         if not (last.content or last.reasoning or last.tool_calls):
             return self._answer(earlier)
@@ -300,20 +309,20 @@ class _Run:
         if last.tool_calls or not (last.content or last.reasoning):
             return False
         written = self._written(earlier, last)
-        if written is None or self._fits(written, reads):
+        if written is None or self._fits(*written, reads):
             return written is not None
-        if self._fits(self._by_hand(earlier, last, reads), reads, shown=False):
+        if self._fits(*self._by_hand(earlier, last, reads), reads, shown=False):
             return False
-        return self._fits(written, reads, shown=False)
+        return self._fits(*written, reads, shown=False)
 
     def fits(self, reads: Reads) -> bool:
         by_template = self.stops_by_template(reads)
-        return self._fits(self.continuation(reads, by_template=by_template), reads)
+        return self._fits(*self.continuation(reads, by_template=by_template), reads)
 
-    def _fits(self, composed: _Composed, reads: Reads, *, shown: bool = True) -> bool:
+    def _fits(self, marked: str, start: _Start, reads: Reads, *, shown: bool = True) -> bool:
         """Whether a prompt ends exactly where the last message stops. Without `shown` the reasoning before the content
         may be missing."""
-        prompt = self._cut(composed)
+        prompt = self._cut(marked, start)
         syntax, last = self._format.reasoning, self._conversation[-1]
         in_reasoning, held = reads(prompt)
         content = (last.content or "").strip()
@@ -327,13 +336,13 @@ class _Run:
             return False
         return syntax is None or not shown or has_reasoning
 
-    def _cut(self, composed: _Composed) -> Prompt:
-        return _cut(self._format, Authored(*self._reveal(composed.text), None), composed.start())
+    def _cut(self, marked: str, start: _Start) -> Prompt:
+        return _cut(self._format, *self._reveal(marked), start())
 
-    def _inside(self, marked: str, earlier: Sequence[Message]) -> _Composed:
-        return _Composed(marked, lambda: self._turn_of_last(self._shown(marked), earlier))
+    def _inside(self, marked: str, earlier: Sequence[Message]) -> tuple[str, _Start]:
+        return marked, lambda: self._turn_of_last(self._shown(marked), earlier)
 
-    def _written(self, earlier: Sequence[Message], last: Message) -> _Composed | None:
+    def _written(self, earlier: Sequence[Message], last: Message) -> tuple[str, _Start] | None:
         """Returns the render up to the end of the last message's text; None if the template does not show it."""
         field, end = "content" if last.content else "reasoning", self._given.end
         tagged = last.model_copy(update={field: f"{getattr(last, field)}{end}", "parts": ()})
@@ -346,13 +355,13 @@ class _Run:
         place = marked.rfind(end)
         return None if place < 0 else self._inside(marked[:place], earlier)
 
-    def _by_hand(self, earlier: Sequence[Message], last: Message, reads: Reads) -> _Composed:
+    def _by_hand(self, earlier: Sequence[Message], last: Message, reads: Reads) -> tuple[str, _Start]:
         """Returns the prompt that asks for the message, followed by what the model would have written of it."""
-        asked = self._answer(earlier)
-        prompt = self._cut(asked)
-        whole = asked.text if earlier else ""
+        marked, start = self._answer(earlier)
+        prompt = self._cut(marked, start)
+        whole = marked if earlier else ""
         in_reasoning, _ = reads(prompt)
-        return _Composed(whole + self._own_words(whole, last, prompt, in_reasoning=in_reasoning), asked.start)
+        return whole + self._own_words(whole, last, prompt, in_reasoning=in_reasoning), start
 
     def _after_calls(self, last: Message) -> str:
         """Returns the render without the end of the turn. Raises RequestError if a call ends the turn in this
@@ -394,8 +403,8 @@ class _Run:
         return found if found >= 0 else before
 
     def _render(self, conversation: Sequence[Message], *, generates: bool) -> str:
-        can, switch, given = self._setting.can, self._given.asked.switch, self._given
-        adapted = entries(with_words(conversation, switch), self._format, can, given.preamble)
+        can, switch, given = self._setting.can, self._given.switch, self._given
+        adapted = entries(with_words(conversation, switch), self._setting.writer, given.preamble)
         if self._in_system and adapted:
             if adapted[0]["role"] != "system":
                 adapted.insert(0, {"role": "system", "content": ""})
@@ -406,15 +415,15 @@ class _Run:
         template = self._setting.template
         variables = values(template, self._setting.fixed, adapted, tools, generates=generates, documents=documents)
         variables = {**variables, **switch.variables, **self._variables}
-        return self._corrected(template.render(variables, self._escapes, given.asked.until), generates=generates)
+        return self._corrected(template.render(variables, self._escapes, given.until), generates=generates)
 
     def _corrected(self, text: str, *, generates: bool) -> str:
         """Correct a render in families with channels, where the template cannot write what the model wrote."""
         channels, end, given = self._format.channels, self._format.continued_end, self._given
         if given.preamble in text:
             text = text.replace(*preamble_headers(self._format, given.preamble))
-        if channels is not None and given.builtin in text:
-            text = builtin_as_written(text, given.builtin, channels)
+        if channels is not None and given.mark in text:
+            text = builtin_as_written(text, given.mark, channels)
         if channels is None or end is None or not generates:
             return text
         return text.replace(end[0] + channels.start, end[1] + channels.start)  # a turn that has become history

@@ -6,11 +6,11 @@ copies), `from_json` exists; `lipsum`, and the filters that no chat template nee
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 from jinja2 import meta, nodes
@@ -77,15 +77,10 @@ class _Generation(Extension):
         return caller()
 
 
-class Surroundings(NamedTuple):
-    """What a render depends on besides its variables. `escapes`: characters that stand for others, and their forms
-    under HTML escaping. `now`: the clock of `strftime_now`."""
-
-    escapes: Mapping[str, str] = {}
-    now: Callable[[], datetime] = datetime.now
-
-
-_surroundings: ContextVar[Surroundings] = ContextVar("_surroundings")
+_escapes: ContextVar[Mapping[str, str]] = ContextVar("_escapes")
+"""Characters that stand for others in the render that is going on, and their forms under HTML escaping."""
+_now: ContextVar[datetime] = ContextVar("_now")
+"""Its time, for `strftime_now`."""
 
 
 class _Sandbox(SandboxedEnvironment):
@@ -106,7 +101,7 @@ class _Sandbox(SandboxedEnvironment):
         return any(attr in names for kind, names in _ATTRIBUTES.items() if isinstance(obj, kind))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if _surroundings.get().escapes:  # text that is marked `safe` escapes any text that is joined to it
+        if _escapes.get():  # text that is marked `safe` escapes any text that is joined to it
             if isinstance(left, Markup):
                 right = _escape(right)
             elif isinstance(right, Markup):
@@ -129,12 +124,15 @@ class Compiled:
         self.variables = frozenset(meta.find_undeclared_variables(tree))
         self._template = environment.from_string(tree)
 
-    def render(self, values: dict[str, Any], surroundings: Surroundings, limit: int | None = None) -> str:
-        """Render with these variables, which must be plain JSON values that nothing else refers to. Raises whatever the
-        template raises, and StoppedError for a text of more than `limit` characters."""
+    def render(
+        self, values: dict[str, Any], escapes: Mapping[str, str], now: datetime, limit: int | None = None
+    ) -> str:
+        """Render with these variables, which must be plain JSON values that nothing else refers to. `escapes`:
+        characters that stand for others, and their forms under HTML escaping; `now`: the time that the template sees.
+        Raises whatever the template raises, and StoppedError for a text of more than `limit` characters."""
         parts: list[str] = []
         length = 0
-        token = _surroundings.set(surroundings)
+        tokens = _escapes.set(escapes), _now.set(now)
         try:
             for part in self._template.generate(values):
                 length += len(part)
@@ -142,7 +140,8 @@ class Compiled:
                     raise StoppedError(f"it writes more than {limit:,} characters, which its input does not warrant")
                 parts.append(part)
         finally:
-            _surroundings.reset(token)
+            _escapes.reset(tokens[0])
+            _now.reset(tokens[1])
         return "".join(parts)
 
 
@@ -189,7 +188,7 @@ def _escape(value: Any) -> Any:
     if not isinstance(value, str) or isinstance(value, Markup):
         return escaped
     text = str(escaped)
-    for stand_in, shown in _surroundings.get().escapes.items():
+    for stand_in, shown in _escapes.get().items():
         text = text.replace(stand_in, shown)
     return Markup(text)
 
@@ -209,4 +208,4 @@ def _raise_exception(message: str) -> None:
 
 
 def _strftime_now(form: str) -> str:
-    return _surroundings.get().now().strftime(form)
+    return _now.get().strftime(form)

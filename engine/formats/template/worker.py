@@ -14,7 +14,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from engine.formats.template.renderer import EXHAUSTED, LONGEST_REFUSAL, NAMES, REFUSAL, TEXT
-from engine.formats.template.sandbox import Compiled, Surroundings, complaint
+from engine.formats.template.sandbox import Compiled, complaint
 from engine.support.child import ends, read_frame, write_frame
 from engine.support.limits import limit_resources, limit_time
 
@@ -58,8 +58,8 @@ def _obey(key: str, body: Any, length: int, templates: dict[str, Compiled]) -> b
         if isinstance(body, str):
             templates[key] = Compiled(body)
             return NAMES + "\n".join(sorted(templates[key].variables)).encode()
-        surroundings = Surroundings(body["escapes"], lambda: _read_time(*body["now"]))
-        return TEXT + templates[key].render(body["values"], surroundings, length).encode("utf-8", "surrogatepass")
+        text = templates[key].render(body["values"], body["escapes"], _read_time(*body["now"]), length)
+        return TEXT + text.encode("utf-8", "surrogatepass")
     except Exception as error:  # noqa: BLE001 - a template is a program: whatever it raises is its complaint
         kind = EXHAUSTED if isinstance(error, MemoryError) else REFUSAL
         return kind + complaint(error)[:LONGEST_REFUSAL].encode("utf-8", "surrogatepass")

@@ -119,8 +119,8 @@ class GgufFile:
     makes one vector of a text ("" for other models); `is_causal`: each token sees only those before it. `base_models`:
     the addresses of the repositories that it was made from. `sampling`: what the file states below
     `general.sampling.`; NaN for a value that is no number. `nextn_layers`: the last of its layers, which are heads for
-    the next tokens (MTP, NextN). `is_verified`: it is certain that llama.cpp survives this
-    header.
+    the next tokens (MTP, NextN). `tokenizer`: the kind of the vocabulary, which has `n_merges`. `is_verified`: it is
+    certain that llama.cpp survives this header.
     """
 
     path: Path
@@ -156,6 +156,8 @@ class GgufFile:
     is_gated: bool = True
     nextn_layers: int = 0
     rope: Rope = field(default_factory=Rope)
+    tokenizer: str = ""
+    n_merges: int = 0
 
     @property
     def is_encoder(self) -> bool:
@@ -335,6 +337,8 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...]) 
         weights=sum(tensor.size for tensor in tensors),
         n_ctx_train=header.integer(f"{architecture}.context_length", 0),
         turns_by_length=any(tensor.name.endswith("rope_factors_long.weight") for tensor in tensors),
+        tokenizer=header.text("tokenizer.ggml.model"),
+        n_merges=header.count("tokenizer.ggml.merges"),
         n_vocab=header.count("tokenizer.ggml.tokens") or header.integer(f"{architecture}.vocab_size", 0),
         n_embd=header.integer(f"{architecture}.embedding_length", 0),
         n_ff=n_ff,

@@ -20,8 +20,10 @@ _F16, _F32 = 2, 4
 _INPUTS = 64  # bytes of a row's token, position and places
 _CHECKPOINTS = 8  # of one conversation, at most (engine.runtime.cache.prefix)
 _FIXED = 4 << 20  # graphs, the allocator, Python modules and threads
-_TOKEN = 480
-"""Bytes per token of the vocabulary, measured: llama.cpp keeps its text three times, in maps, and the merges."""
+_TOKEN, _MERGE = 250, 130
+_TOKENS = {"t5": 600}
+"""Bytes per token of the vocabulary and per merge of two, measured with 15 vocabularies: llama.cpp keeps the texts in
+maps, and we keep the bytes. A unigram vocabulary also has a tree."""
 _OPERATIONS_A_BYTE = 20
 """Arithmetic operations of prefill in the time of copying a byte; rough: fewer on CPUs, more on GPUs."""
 POOL = 8192
@@ -78,7 +80,11 @@ def weights(model: GgufFile, repacked: AbstractSet[str] = frozenset(), *, mapped
     embedding matrix that is also the output matrix is then kept in both layouts."""
     anew = sum(size for kind, size in model.matrices.items() if kind in repacked)
     both = model.tied if model.tied_type in repacked else 0
-    return Weights(model.weights + both, _FIXED + model.n_vocab * _TOKEN, anew - both if mapped else 0)
+    return Weights(model.weights + both, _tables(model), anew - both if mapped else 0)
+
+
+def _tables(model: GgufFile) -> int:
+    return _FIXED + model.n_vocab * _TOKENS.get(model.tokenizer, _TOKEN) + model.n_merges * _MERGE
 
 
 class Footprint(NamedTuple):

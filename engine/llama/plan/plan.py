@@ -15,7 +15,7 @@ from typing import NamedTuple
 from engine.llama.gguf.gguf import GgufFile
 from engine.llama.gguf.rope import positions, reach, rope_options
 from engine.llama.lib import Device, devices, repacked_types
-from engine.llama.params import check, on_cpu, position_limit
+from engine.llama.params import at_once, check, on_cpu, position_limit
 from engine.llama.plan.footprint import (
     CELLS,
     Cells,
@@ -250,7 +250,8 @@ class _Planner:
         pool = shares(self._file, self._context, n_sequences)
         some = replace(self._context, n_sequences=n_sequences, kv_unified=pool)
         attends_here = not (some.offload_kqv and layers and self._machine.gpus)
-        return on_cpu(self._file, some, n_ctx, n_sequences) if attends_here else some
+        ready = on_cpu(self._file, some, n_ctx, n_sequences) if attends_here else some
+        return at_once(ready, n_sequences) if self._file.sliding_window else ready
 
     def _fits(self, n_ctx: int, n_sequences: int, share: float = 1.0) -> bool:
         """Whether a context fits; `share`: into this share of what is free besides the weights."""

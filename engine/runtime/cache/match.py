@@ -4,20 +4,21 @@ from collections.abc import Iterable, Sequence
 
 from engine.runtime.adapters.adapters import Adapters
 from engine.runtime.cache.cells import Cells
-from engine.runtime.cache.slots import Slot
+from engine.runtime.cache.slots import Slot, place_of
 from engine.runtime.cache.slots import shared as shared_length
-from engine.runtime.loop.backend import ContextInfo
+from engine.runtime.loop.backend import Backend
 
 
 class Match:
-    """Compares prompts with the sequences of a context. `whole_only`: the memory cannot be cut, so that a sequence is
-    reused in full, or up to a checkpoint. `patience`: see `PrefixCache`."""
+    """Compares prompts with the sequences of a context. `whole_only`: the memory can never be cut (recurrent layers),
+    so that a sequence is reused in full, or up to a checkpoint. `patience`: see `PrefixCache`."""
 
-    def __init__(self, info: ContextInfo, patience: int) -> None:
-        self._info = info
+    def __init__(self, memory: Backend, patience: int) -> None:
+        self._memory = memory
+        self._info = memory.info
         self._patience = patience
-        self.slots = [Slot() for _ in range(info.n_sequences)]
-        self.whole_only = not info.can_share
+        self.slots = [Slot() for _ in range(memory.info.n_sequences)]
+        self.whole_only = not memory.info.can_share
 
     def spare(self) -> list[int]:
         """Returns the sequences that may be changed or forgotten."""
@@ -48,16 +49,17 @@ class Match:
         be reused. `whole_pins`: consider only pinned sequences that the prompt begins with."""
         best: tuple[int, bool, int] = (0, False, -1)
         for index, slot in enumerate(self.slots):
-            shared = shared_length(slot, slot.tokens, tokens, adapters)
-            reusable = self._reusable(slot, shared) if self.whole_only else shared
-            if reusable and ((slot.pinned and shared == len(slot.tokens)) or not whole_pins):
+            reusable = self.reusable(index, tokens, adapters)
+            if reusable and ((slot.pinned and reusable == len(slot.tokens)) or not whole_pins):
                 best = max(best, (reusable, slot.spare, index))
         return (None, 0) if best[2] < 0 else (best[2], best[0])
 
-    def _reusable(self, slot: Slot, shared: int) -> int:
-        """Returns how many of the first `shared` tokens of a sequence can be kept, if it cannot be cut but taken
-        back."""
-        if shared == len(slot.tokens):
+    def reusable(self, index: int, tokens: Sequence[int], adapters: Adapters) -> int:
+        """Returns how many of its tokens a sequence can give a prompt: those that both begin with, or fewer if it
+        cannot be cut there but taken back, or none."""
+        slot = self.slots[index]
+        shared = shared_length(slot, slot.tokens, tokens, adapters)
+        if shared in (0, len(slot.tokens)) or self._memory.can_trim(index, place_of(slot.tokens, shared, self._info)):
             return shared
         return max((point.position for point in slot.checkpoints if point.position <= shared), default=0)
 

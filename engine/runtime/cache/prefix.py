@@ -1,9 +1,9 @@
 """Tracks which sequence of the KV cache already holds which tokens, so that no prefix is evaluated twice; also the
 prefixes that callers pinned.
 
-A memory that cannot be cut (recurrent layers) is taken back to checkpoints instead. A prompt is never reused in full:
-its last token is evaluated again, for its logits. A pinned prefix occupies a sequence, and at least one sequence must
-stay for requests.
+A memory that cannot be cut (recurrent layers) is taken back to checkpoints instead. One with sliding windows is cut
+where it still can be. A prompt is never reused in full: its last token is evaluated again, for its logits. A pinned
+prefix occupies a sequence, and at least one sequence must stay for requests.
 """
 
 import logging
@@ -17,7 +17,7 @@ from engine.runtime.cache.cells import Cells
 from engine.runtime.cache.checkpoints import Checkpoints
 from engine.runtime.cache.kept import KeptStates
 from engine.runtime.cache.match import Match
-from engine.runtime.cache.slots import Slot, place_of, shared
+from engine.runtime.cache.slots import Slot, place_of
 from engine.runtime.cache.state_store import OriginStates, Stored
 from engine.runtime.loop.backend import Backend
 from engine.runtime.media.media import whole
@@ -58,16 +58,17 @@ class PrefixCache:
     ) -> None:
         self._memory = memory
         self._info = memory.info
-        self._match = Match(memory.info, patience)
+        self._match = Match(memory, patience)
         self._slots = self._match.slots
         self._points = Checkpoints(self._match, memory)
         self._clock = 0
         self.cells = Cells(memory.info.cells)
+        self.takes_guesses = memory.info.can_share
         self.kept = KeptStates(self._match, memory, shelf, worth)
 
     @property
     def whole_only(self) -> bool:
-        """Whether the memory cannot be cut (recurrent layers), so that a sequence is reused in full or not at all."""
+        """Whether the memory can never be cut (recurrent layers): a sequence is reused in full or not at all."""
         return self._match.whole_only
 
     def held(self, sequence: int) -> Sequence[int]:
@@ -127,8 +128,7 @@ class PrefixCache:
             reuse = self._loaded(target, *stored)
         else:
             target = self._match.place(spare)
-            own = self._slots[target]
-            reuse = shared(own, own.tokens, tokens, adapters)
+            reuse = self._match.reusable(target, tokens, adapters)
             self.kept.keep(target, reuse, self._cut)
             reuse = self._cut(target, reuse)  # what the sequence already holds is not read again
         slot = self._slots[target]
@@ -137,9 +137,11 @@ class PrefixCache:
         return Lease(target, reuse)
 
     def cut(self, sequence: int, length: int) -> int:
-        """Keep the first `length` tokens of a sequence in use. Returns how many were kept: fewer if its memory cannot
-        be cut."""
-        return self._cut(sequence, length)
+        """Keep the first `length` tokens of a sequence in use, without the guesses that were wrong. Returns how many
+        were kept: fewer if its memory cannot be cut, which then takes no more guesses."""
+        kept = self._cut(sequence, length)
+        self.takes_guesses = self.takes_guesses and kept == length
+        return kept
 
     def extend(self, sequence: int, tokens: Sequence[int]) -> None:
         """Record that these tokens were evaluated at the end of the sequence."""
@@ -304,16 +306,15 @@ class PrefixCache:
         return self._cut(target, reuse)
 
     def _cut(self, sequence: int, length: int) -> int:
-        """Keep the first `length` tokens of a sequence; returns how many were kept. A memory that cannot be cut is
-        taken back to the newest checkpoint within them, or forgets everything."""
+        """Keep the first `length` tokens of a sequence; returns how many were kept. A memory that cannot be cut
+        there is taken back to the newest checkpoint within them, or forgets everything."""
         slot = self._slots[sequence]
         length = whole(slot.tokens, length)
         place = self._positions(slot.tokens, length)
         if place >= self._memory.positions(sequence):
             self._release_cells(slot, length)
             return length
-        if self._match.whole_only or not self._memory.trim(sequence, place):
-            self._match.whole_only = True
+        if not self._memory.trim(sequence, place):
             length = self._points.rewind(sequence, length)
         self._release_cells(slot, length)
         return length

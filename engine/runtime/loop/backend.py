@@ -216,7 +216,12 @@ class Backend(Protocol):
 
     def trim(self, sequence: int, position: int) -> bool:
         """Forget the sequence from `position` on. Returns False, with nothing changed, if this memory cannot do that
-        (recurrent)."""
+        now."""
+        ...
+
+    def can_trim(self, sequence: int, position: int) -> bool:
+        """Whether `trim` would do that now. Layers with a sliding window drop what lies behind it, so they cannot be
+        taken back far once they did."""
         ...
 
     def clear(self) -> None:

@@ -75,9 +75,11 @@ def check_value(kind: type, name: str, value: object) -> None:
 
 def check_fields(record: Any, names: Iterable[str] = ()) -> None:
     """Raise RequestError for a field of a dataclass that does not fit its annotation: one of `names`, or any if none
-    are given."""
-    for name in names or [field.name for field in fields(record)]:
-        check_value(record.__class__, name, getattr(record, name))
+    are given. What is the default fits."""
+    defaults = {field.name: field.default for field in fields(record)}
+    for name in names or defaults:
+        if (value := getattr(record, name)) is not defaults[name]:
+            check_value(record.__class__, name, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +119,9 @@ class ContextOptions:
       without copying; on the CPU attention passes over the cells of all conversations.
     - `kv_tokens`: the size of the pool. None: `n_ctx`, but at least 8,192 and 512 for each conversation, as far as they
       can use that.
-    - `n_batch`: maximum number of rows in one decode, computed `n_ubatch` at a time (None: 512; 256 on the CPU). At
-      most `n_outputs` rows have logits: `outputs_per_sequence`, or 16 in all if that is more, bounds the memory that a
-      large vocabulary takes.
+    - `n_batch`: maximum number of rows in one decode, computed `n_ubatch` at a time (None: 512; 256 on the CPU); at
+      most so many, if the model has sliding windows. At most `n_outputs` rows have logits: `outputs_per_sequence`, or
+      16 in all if that is more, bounds the memory that a large vocabulary takes.
     - `n_threads`: None is one for each physical core, and one for a very small model; fewer while other programs hold
       the processors. `n_threads_batch`, for prefill and for decodes of several sequences: None is as
       many as `n_threads`, or one for each logical processor if that is None too.

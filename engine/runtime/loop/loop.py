@@ -324,11 +324,11 @@ class Loop:
 
     def _guess(self) -> None:
         """Let the requests that decode guess their next tokens. Wrong guesses are cut off again, so there are none for
-        a memory that cannot be cut. Tokens that are scored are no guesses: all of them are right."""
+        a memory that cannot be. Tokens that are scored are no guesses: all of them are right."""
         for state in self._scheduler.running:
             scored = state.request.scored if state.pending == 1 else ()
             state.draft = scored[len(state.tokens) - len(state.request.tokens) : -1] if scored else ()
-        if self._drafts is not None and not self.cache.whole_only:
+        if self._drafts is not None and self.cache.takes_guesses:
             due, rows = self._scheduler.guessing
             self._drafts.guess([each for each in due if not (each.request.scored or each.request.media)], rows)
 

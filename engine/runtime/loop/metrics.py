@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from engine.support.display import record_html
+from engine.support.printed import Printed
 from engine.types.completion import Usage
 from engine.types.sampling import FinishReason
 
@@ -20,8 +21,8 @@ _COUNTERS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Metrics:
+@dataclass(frozen=True, slots=True, repr=False)
+class Metrics(Printed):
     """Sums over the requests that are over; `running` counts the others. Times are in seconds, summed over requests
     that overlap.
 
@@ -53,8 +54,11 @@ class Metrics:
 
     def _repr_html_(self) -> str:
         ends = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.finished.items()))
-        others = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name != "finished")
-        return record_html([("finished", ends), *others])
+        counts = {each.name: getattr(self, each.name) for each in fields(self)}
+        counts["finished"] = ends
+        if first := counts.pop("first_tokens"):
+            counts["time_to_first_token"] /= first
+        return record_html(counts.items())
 
     def prometheus(self, prefix: str = "llama_engine") -> str:
         """Returns the metrics in the Prometheus text format, version 0.0.4; every name begins with `prefix`."""

@@ -47,11 +47,8 @@ class ChunkAt(NamedTuple):
         return self.start + self.unit.rows
 
 
-class Tokenized(NamedTuple):
-    """The tokens of a prompt, and the pictures and sounds among them."""
-
-    tokens: tuple[int, ...]
-    media: tuple[ChunkAt, ...] = ()
+TokensAndMedia: TypeAlias = tuple[tuple[int, ...], tuple[ChunkAt, ...]]
+"""The tokens of a prompt, and the pictures and sounds among them."""
 
 
 class Projector(Protocol):

@@ -1,6 +1,5 @@
 """Vectors that the engine's thread makes, waited for in a thread or in an event loop."""
 
-import asyncio
 from collections.abc import Callable, Generator
 from queue import Empty
 from typing import Any
@@ -41,6 +40,8 @@ class PendingVectors:
         return self._wait().__await__()
 
     async def _wait(self) -> Vectors:
+        import asyncio
+
         queue = self._queue
         queue.future = future = asyncio.get_running_loop().create_future()
         keep_awake(future)

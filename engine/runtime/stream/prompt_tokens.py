@@ -10,7 +10,7 @@ from engine.runtime.guidance.trial import Controls
 from engine.runtime.loop.backend import Vocab
 from engine.runtime.loop.generation import Limits
 from engine.runtime.loop.request import TurnRequest
-from engine.runtime.media.media import ChunkAt, MediaChunk, PromptPart, Tokenized, row_tokens, whole
+from engine.runtime.media.media import ChunkAt, MediaChunk, PromptPart, TokensAndMedia, row_tokens, whole
 from engine.support.errors import RequestError
 from engine.types.media import Media, MediaKind
 from engine.types.prompt import MediaPiece, Piece, Prompt
@@ -60,14 +60,14 @@ class PromptTokens:
         if self._projected is not None:
             self._projected.cache_clear()
 
-    def tokenized(self, prompt: Prompt) -> Tokenized:
+    def tokenized(self, prompt: Prompt) -> TokensAndMedia:
         """Returns the tokens of a prompt, and the pictures and sounds among them. Raises
         ForgedPromptError if callers' text became a control token, RequestError for media without a projector."""
         if not prompt.media:
             own = self._vocab.encode(prompt.texts, add_bos=True)
             tokens = self._turns.splice(prompt.text, own)
             self._control.check(prompt.texts, tokens)
-            return Tokenized(tokens)
+            return tokens, ()
         mixed: list[int] = []
         placed: list[ChunkAt] = []
         for text, group in groupby(prompt.pieces, lambda piece: isinstance(piece, Piece)):
@@ -84,7 +84,7 @@ class PromptTokens:
                     if isinstance(unit, MediaChunk):
                         placed.append(ChunkAt(len(mixed), unit))
                     mixed += row_tokens(unit) if isinstance(unit, MediaChunk) else unit
-        return Tokenized(tuple(mixed), tuple(placed))
+        return tuple(mixed), tuple(placed)
 
     def units(self, media: Media) -> Sequence[PromptPart]:
         """Returns a picture or a sound as the model reads it; the last ones are remembered."""

@@ -1,6 +1,5 @@
 """Submit a turn, get a stream of events; from any thread, and from asyncio."""
 
-import asyncio
 import contextlib
 import itertools
 import logging
@@ -8,7 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from engine.runtime.adapters.adapters import AdapterInfo, AdapterNames, AdaptersLike, DropAdapter, LoadAdapter
 from engine.runtime.cache.token_memory import TurnMemory
@@ -18,17 +17,21 @@ from engine.runtime.loop.config import LoopOptions
 from engine.runtime.loop.metrics import Metrics, Tally
 from engine.runtime.loop.request import Reply, Request, TurnRequest, check_fits
 from engine.runtime.loop.runner import LoopHandle, RemoteContext, Runner
-from engine.runtime.media.media import ChunkAt, Tokenized, has_media
+from engine.runtime.media.media import ChunkAt, TokensAndMedia, has_media
 from engine.runtime.stream.embed_queue import Embed
 from engine.runtime.stream.pending import PendingVectors
 from engine.runtime.stream.process import OwnerProcess
 from engine.runtime.stream.prompt_tokens import PromptTokens
 from engine.runtime.stream.raw import check_end, check_known, known_tokens, tokens_of
 from engine.runtime.stream.stream import OutputQueue, Stream
+from engine.support.display import counted
 from engine.support.errors import EngineError, QueueFullError, RequestError, shown
 from engine.types.events import Finished
 from engine.types.prompt import Prompt
 from engine.types.sampling import Progress, SamplingParams
+
+if TYPE_CHECKING:  # only readers in an event loop need it
+    import asyncio
 
 _log = logging.getLogger("engine.service")
 NOT_CHAT = (
@@ -132,9 +135,10 @@ class Service:
     def tokens(self, prompt: Prompt) -> tuple[int, ...]:
         """Returns the tokens that `submit` sends for a prompt; for turns generated here, the very tokens that were
         generated. Raises ForgedPromptError if callers' text became a control token, RequestError for media."""
-        return self.tokenized(prompt).tokens
+        tokens, _ = self.tokenized(prompt)
+        return tokens
 
-    def tokenized(self, prompt: Prompt) -> Tokenized:
+    def tokenized(self, prompt: Prompt) -> TokensAndMedia:
         """Returns the tokens of a prompt, and the pictures and sounds among them. Raises what `tokens` raises."""
         self.check()
         return self._prompts.tokenized(prompt)
@@ -149,7 +153,7 @@ class Service:
         turn.check()
         check_generates(self._info)
         _check_tokens(turn.sampling, self._vocab.size)
-        tokens, media = Tokenized(turn.tokens) if turn.tokens else self.tokenized(turn.prompt)
+        tokens, media = (turn.tokens, ()) if turn.tokens else self.tokenized(turn.prompt)
         if not tokens:
             raise RequestError("The prompt is empty; give the model at least one token to continue.")
         check_end(tokens)
@@ -339,6 +343,9 @@ class PinnedPrefix:
         self.tokens = tokens
         self._release = weakref.finalize(self, release)
         self._release.atexit = False
+
+    def __repr__(self) -> str:
+        return f"<PinnedPrefix: {counted(self.tokens, 'token')}{'' if self._release.alive else ', released'}>"
 
     def release(self) -> None:
         """Allow the prefix to be forgotten when its room is needed; may be called twice."""

@@ -1,13 +1,12 @@
 """One turn as its reader sees it: a stream of events, for threads and for asyncio."""
 
-import asyncio
 import contextlib
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, Generic, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from pydantic_core import from_json
 
@@ -22,6 +21,9 @@ from engine.types.completion import Completion
 from engine.types.events import Event, fold
 from engine.types.sampling import Logprobs, Progress, TokenLogprob
 from engine.types.streams import TwoWayStream
+
+if TYPE_CHECKING:  # only readers in an event loop need it
+    import asyncio
 
 
 def _nothing() -> None: ...
@@ -47,7 +49,7 @@ class OutputQueue:
     fault: Exception | None = None
     replies: SimpleQueue[Reply] = field(default_factory=SimpleQueue[Reply])
     over: threading.Event = field(default_factory=threading.Event)
-    future: asyncio.Future[None] | None = None
+    future: "asyncio.Future[None] | None" = None
     waits_for_end: bool = False
     arrived: Callable[[], None] | None = None
 
@@ -290,6 +292,8 @@ class Stream(TwoWayStream[Completion[Answer_co]], Generic[Answer_co]):
         The future is set before the queue is checked, and the engine's thread checks for a future after it has put a
         reply: so one of the two always sees the other.
         """
+        import asyncio
+
         self._check()
         queue = self._queue
         queue.waits_for_end = of_end

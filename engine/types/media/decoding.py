@@ -91,6 +91,7 @@ def _decoded(
 ) -> dict[str, Any]:
     """Give the pieces of a file's pixels or samples (at most so many) to `take`. Returns what the child said at the
     end."""
+    budget.check()  # else each file of a request whose time is over would start a child and wait for it
     with _alone(budget):
         child, began = _started(kind, budget), time.monotonic()
         seconds = max(budget.seconds, _LEAST_SECONDS)

@@ -17,12 +17,12 @@ TITLE = """# Model families
 
 ## Models by name
 
-Find your model; the family's name leads to [the details](#the-families-that-are-known). A model that is not here works,
-too: its format is derived from its chat template, and `llama-engine inspect FILE` says how. *Thinking*: which values of
-`reasoning=` it takes.
+A model that is not here works, too: its format is derived from its chat template, and `llama-engine inspect FILE` says
+how. *Thinking*: what `reasoning=` takes; "always" has no switch. Calls are in the model's own format; families with a
+star have none, and write JSON where a call is asked for. [More of each family](#the-families-that-are-known).
 
-| models | thinking | tool calls | family |
-|---|---|---|---|
+| models | thinking | family |
+|---|---|---|
 """
 HEAD = """
 ## Add a family
@@ -31,9 +31,8 @@ A family is a row of a TOML file: how its models mark the start and end of a tur
 literals, with the white space that the model's chat template writes beside them. `models.toml` has the rows that come
 with the package, and a file of your own adds more.
 
-First see what the engine makes of a model without one: `llama-engine inspect model.gguf` names the family and why it
-was chosen (`content-only`: none was recognised), and `llama-engine explain` shows what each piece of an output is
-taken for.
+First see what the engine makes of a model without one: `llama-engine inspect model.gguf` names the family and why
+(`content-only`: none was recognised); `llama-engine explain` shows what each piece of an output is taken for.
 
 Say a model called Fable reasons between `[[reason]]` and `[[/reason]]`, and calls a function `x` as
 `<fn name="x">{json}</fn>`. Its chat template is `fable.jinja`:
@@ -73,9 +72,8 @@ Check it:
 llama-engine families check fable.toml --template fable.jinja
 ```
 
-This names every mistake in the file at once, with its line and the known keys beside a typo. It shows where each field
-comes from and what was left at its default. Then it writes turns as the row says, renders them with the template, and
-tells which are read back. The exit code is 1 if one is not.
+This names every mistake at once, with its line, and shows where each field comes from. Then it writes turns as the row
+says, renders them with the template, and tells which are read back. The exit code is 1 if one is not.
 
 Use it on the command line (`--family fable.toml`), or in Python. Families of your own are asked first; the first row
 whose texts all occur in a model's chat template is its family:
@@ -168,18 +166,17 @@ Where the format of an output comes from, first to last:
    the base model which the file names. Both are kept in the Hub's cache, and none is not an error;
 4. what the chat template's own renders show.
 
-A response template is compared with the row, or without one with what was rendered, over turns that the chat template
-writes. A row was checked, so it wins over one from the Hub. So does the chat template itself: one from the Hub that
-does not read its turns back is not used. The caller's is used in any case, and an `EngineWarning` tells what it reads
-otherwise. `llama-engine inspect` and `llama-engine families check FILE --template FILE --response-template FILE` tell
-the differences too.
+A response template is compared with the row, or with what was rendered, over turns that the chat template writes. A row
+wins over one from the Hub; one from the Hub that does not read those turns back is not used. The caller's is used in
+any case, and an `EngineWarning` tells what it reads otherwise. `llama-engine inspect` and `llama-engine families check
+FILE --template FILE --response-template FILE` tell the differences too.
 
 ```python
-from engine import ChatTemplate, Families
+import engine
 
-families = Families.load("fable.toml")
+families = engine.Families.load("fable.toml")
 with open("fable.jinja") as file:
-    template = ChatTemplate(file.read(), family=families, response_template="fable.json")
+    template = engine.ChatTemplate(file.read(), family=families, response_template="fable.json")
 print(template.detection.response_template)
 ```
 ```text
@@ -187,11 +184,9 @@ it is used, and reads the chat template's own turns
 ```
 
 What it does not say is taken from the row or the renders: how reasoning is switched and fed back, white space beside
-marks. Patterns are read as marks and never run: text, optional text, alternatives, white space and the groups that a
-transform uses. What a format cannot express is refused by name: other fields than content, tool calls and reasoning;
-`kv-lines`, `merge_duplicates`, bare keys without marks around strings; marks that may be any text. Given by the caller
-that is a `FamilyError`; from the Hub it is left out and told. `defaults` and `optional` change nothing: an output is
-never an error.
+marks. Patterns are read as marks and never run. What a format cannot express is refused by name (other fields than
+content, tool calls and reasoning; `kv-lines`, `merge_duplicates`; marks that may be any text): a `FamilyError` if the
+caller gave it, left out and told if it is from the Hub. `defaults` and `optional` change nothing.
 
 ## Special cases
 
@@ -204,50 +199,47 @@ never an error.
 
 ## When small models break the format
 
-A call may run only if it stands in its wrapper, names a declared tool and is whole. In reasoning that nothing has
-closed yet, a call's markup is held until that is decided: a marker that closes reasoning makes it a draft, which stays
-reasoning. Text behind such a call is the answer, unless a marker closes reasoning later. Without its wrapper, a whole
-call of a declared tool counts in reasoning only as the last thing of an output that nothing cut. Where calls end
-reasoning (`families show` says it), a whole call counts as soon as it is over; elsewhere only if nothing but calls
-follows to the end of the output. A call that a quote cut short, and so cannot be read to its end, is flagged as
-malformed, and so is one that gives a key twice.
+A call runs only if it stands in its wrapper, names a declared tool and is whole. Markup of a call in reasoning that
+nothing has closed yet is held: a marker that closes reasoning makes it a draft, and it stays reasoning; otherwise text
+behind it is the answer. Without its wrapper, a whole call of a declared tool counts in reasoning only as the last thing
+of an output that nothing cut. Where calls end reasoning (`families show` says it), a whole call counts at once,
+elsewhere only if nothing but calls follows. A call that a quote cuts short, or that gives a key twice, is malformed.
 
-A value is never run. A string is not over at a marker, and a whole call inside a value is text of it. Where a string
-was never closed, nothing that follows in the turn runs: later calls are flagged as malformed. The exception is a value
-written without escapes that holds a closing mark which nothing in it opens: letter by letter that is the end of the
-call. (`python benchmarks/markup_values.py`: 40,000 calls with markup in a value, 0 run that were not meant, 0 lost.)
+A value is never run: a string is not over at a marker, and a whole call inside a value is text of it. Behind a string
+that was never closed no call of the turn runs; they are malformed. In a value written without escapes, a closing mark
+that nothing in it opens is the end of the call. (`python benchmarks/markup_values.py`: 40,000 calls with markup in a
+value, 0 run that were not meant, 0 lost.)
 
-`python benchmarks/fuzz.py --small-models` spoils the calls of all families in fifteen ways: closers missing or doubled,
-braces, quotes, fences, cuts, drafts, mentions. Of 12,469 outputs none lost text, 7 showed markup beside a right call,
-and 5 ran a call that was not meant.
-These five are calls in JSON that no marker ends (GigaChat 3 and 3.1, Granite 20B, Llama 3): text may
-follow directly, so an unescaped `"}}` inside a string cannot always be told from the end.
+`python benchmarks/fuzz.py --small-models` spoils the calls of all families in fifteen ways. Of 12,469 outputs none lost
+text, 7 showed markup beside a right call, and 5 ran a call that was not meant: calls in JSON that no marker ends
+(GigaChat 3 and 3.1, Granite 20B, Llama 3), where an unescaped `"}}` inside a string cannot always be told from the end.
 
 ## The families that are known
 
-Generated from `models.toml` by `python tests/formats/families/test_families_page.py`; a test compares the two. The
-first row that matches a model's chat template wins. *Fed back*: which earlier reasoning the next prompt shows, and
-in which field the template reads it. *Checked against*: the template whose prompts and calls the row was written
-from; rows marked unverified had only descriptions.
+Generated from `models.toml` by `python tests/formats/families/test_families_page.py`; a test compares the two.
 
-| family | recognised by | reasoning | fed back | calls | checked against |
-|---|---|---|---|---|---|
+- *Recognised by*: the texts that a chat template must all contain; the first row that matches wins. In brackets: the
+  model names and architectures that tell it where a file has no template.
+- *Reasoning*: its markers; whether the *prompt* opens it, or the *model*; the template's switch and its default.
+- *Fed back*: which earlier reasoning the next prompt shows (since the last `user` message, since the last `answer`,
+  `all` or `none` of it, or no rule is known), and where the template reads it if not in `reasoning_content`.
+- *Calls*: their shape (below) and the markers before them.
+- A star: only descriptions were there to write the row from. Else `models.toml` names the template.
+
+| shape | a call is |
+|---|---|
+| `json` | JSON with the name in it |
+| `tagged_json` | a name in markup, JSON arguments |
+| `tagged_args` | name and arguments in markup |
+| `pythonic` | a call in Python |
+| `dictionary` | a dictionary with bare keys |
+| `nested` | elements, one for each argument |
+
+| family | recognised by | reasoning | fed back | calls |
+|---|---|---|---|---|
 """
-HISTORY = {
-    "none": "nothing",
-    "last_user": "since the last user message",
-    "last_answer": "since the last answer",
-    "all": "everything",
-    "unknown": "no rule",
-}
-SHAPES = {
-    "json": "JSON",
-    "tagged_json": "a name in markup, JSON arguments",
-    "tagged_args": "name and arguments in markup",
-    "pythonic": "Python calls",
-    "dictionary": "a dictionary with bare keys",
-    "nested": "arguments as elements",
-}
+HISTORY = {"none": "none", "last_user": "user", "last_answer": "answer", "all": "all", "unknown": "no rule"}
+USUAL = ("reasoning_content",)
 
 DECISIONS = """
 ## What requests decide
@@ -268,29 +260,29 @@ def code(text: str) -> str:
 
 
 def recognised(rule: Detect) -> str:
-    told = [" and ".join(code(text) for text in rule.template)]
+    told = [" ".join(code(text) for text in rule.template)]
     if rule.template_not:
         told.append("without " + ", ".join(code(text) for text in rule.template_not))
     named = ", ".join((*rule.names, *rule.architectures))
-    return " ".join(filter(None, told)) + (f" (no template: {named})" if named else "") or "what nothing else matches"
+    return " ".join(filter(None, told)) + (f" ({named})" if named else "") or "what nothing else matches"
 
 
 def gated(gate: Gate | None) -> str:
     if gate is None:
-        return "no switch"
+        return ""
     switch = code(gate.kwarg) if gate.place == "variable" else f"{code(str(gate.off))} in the {gate.place} message"
-    default = "left to the model" if gate.default == "model" else gate.default
-    return f"{switch}, {default} by default" + ("" if gate.off is not None else ", never off")
+    default = "the model's choice" if gate.default == "model" else gate.default
+    return f"; {switch} {default}" + ("" if gate.off is not None else ", never off")
 
 
 def reasoning(syntax: ReasoningSyntax | None) -> tuple[str, str]:
     """The columns on reasoning and on feeding it back."""
     if syntax is None:
         return "none", ""
-    opened = "opened by the prompt" if syntax.forced_open else "opened by the model"
-    fields = ", ".join(code(name) if name else "tags in the content" for name in syntax.fields)
-    how = f"{code(syntax.open)} .. {code(syntax.close)}, {opened}; {gated(syntax.gate)}"
-    return how, HISTORY[syntax.history] + (f" ({fields})" if fields else "")
+    opened = "prompt" if syntax.forced_open else "model"
+    fields = "" if syntax.fields == USUAL else " ".join(code(name) if name else "in tags" for name in syntax.fields)
+    how = f"{code(f'{syntax.open.strip()}…{syntax.close.strip()}')} {opened}{gated(syntax.gate)}"
+    return how, HISTORY[syntax.history] + (f": {fields}" if fields else "")
 
 
 def calls(family: Family) -> str:
@@ -300,19 +292,17 @@ def calls(family: Family) -> str:
     if tools is None:
         return "none"
     markers = [text for text in (tools.section[0], tools.call[0]) if text.strip()]
-    found = " ".join(code(text) for text in markers) or "without markers"
-    return f"{SHAPES[tools.shape]}: {found}"
+    return " ".join((code(tools.shape), *map(code, markers)))
 
 
 def row(family: Family) -> str:
     how, back = reasoning(family.format.reasoning)
     cells: Sequence[str] = (
-        code(family.name),
+        code(family.name) + ("*" if family.verified.startswith("unverified") else ""),
         recognised(family.detect),
         how,
         back,
         calls(family),
-        "unverified" if family.verified.startswith("unverified") else family.verified,
     )
     return "| " + " | ".join(cells) + " |\n"
 
@@ -323,11 +313,11 @@ def by_name(family: Family) -> str:
     gate = syntax.gate if syntax else None
     values = [] if gate is None else [name for name in ("low", "medium", "high") if getattr(gate, name) is not None]
     off = syntax is not None and (gate.off is not None if gate else syntax.off in ("gate", "close"))
-    thinking = ", ".join([*values, *(["off"] if off else [])])
     thinks = syntax is not None and (gate is not None or syntax.off != "nothing")
-    told = f"yes: {thinking}" if thinks and thinking else "yes" if thinks else "no"
-    has_calls = "yes" if family.format.tools or family.format.channels else "as JSON, if asked for"
-    return f"| {family.title} | {told} | {has_calls} | {code(family.name)} |\n"
+    switched = ", ".join([*(["off"] if off else []), *(values or ["on"])])
+    told = "no" if not thinks else switched if off or values else "always"
+    star = "" if family.format.tools or family.format.channels else "*"
+    return f"| {family.title} | {told} | {code(family.name)}{star} |\n"
 
 
 def page() -> str:
@@ -345,10 +335,10 @@ def test_the_page_says_what_models_toml_says() -> None:
 
 
 def test_each_row_is_one_line_with_its_cells() -> None:
-    rows = [line for line in page().splitlines() if re.match(r"\| `.*\| .*\| .*\| .*\| ", line)]
+    rows = [line for line in page().splitlines() if re.match(r"\| `.*`\*? \| .*\| .*\| .*\| ", line)]
     assert len(rows) == len(builtin_families().names())
     for line in rows:
-        assert line.replace("\\|", "").count("|") == 7, line
+        assert line.replace("\\|", "").count("|") == 6, line
 
 
 def blocks(language: str) -> list[str]:

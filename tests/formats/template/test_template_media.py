@@ -144,9 +144,9 @@ def test_reasoning_is_restored_for_the_same_picture_only() -> None:
     bare = Message(role="assistant", content="A cat.")
     about = [Message.model_validate(user("What?", image)) for image in (CAT, DOG)]
     memory.remember(about[:1], answer)
-    assert memory.restore([about[0], bare]).messages[1].reasoning == "Whiskers."
-    assert memory.restore([about[1], bare]).messages[1].reasoning is None
-    assert memory.restore([Message(role="user", content="What?"), bare]).messages[1].reasoning is None
+    assert memory.restore([about[0], bare])[0][1].reasoning == "Whiskers."
+    assert memory.restore([about[1], bare])[0][1].reasoning is None
+    assert memory.restore([Message(role="user", content="What?"), bare])[0][1].reasoning is None
 
 
 def test_what_is_dropped_or_shortened_goes_with_its_media() -> None:

@@ -12,6 +12,7 @@ from picture_server import serving
 
 from engine import Audio, EngineError, Image, RequestError
 from engine.openai import AsyncOpenAI, OpenAI
+from engine.support.child import Child
 from engine.types.media import MediaBudget, budget, decoding, link
 from engine.types.media.source import Encoded
 
@@ -60,6 +61,22 @@ def test_a_request_has_one_budget(door: str, kind: str, monkeypatch: pytest.Monk
     said, decoded = answered(door, kind, 9, projector=True, patch=monkeypatch)
     assert 1 <= decoded <= 3
     assert "together" in said or "not shown" in said
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_request_whose_time_is_over_asks_no_child_for_the_rest(door: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    ask = decoding._started  # pyright: ignore[reportPrivateUsage]
+
+    def started(kind: str, budgeted: MediaBudget) -> Child:
+        asked.append(kind)
+        budgeted.spend(20.0)
+        return ask(kind, budgeted)
+
+    monkeypatch.setattr(decoding, "_started", started)
+    said, _ = answered(door, "PNG", 9, projector=True, patch=monkeypatch)
+    assert len(asked) == 1
+    assert "took longer to decode" in said or "not shown" in said
 
 
 def test_a_decode_that_takes_too_long_ends_and_the_next_one_works(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +132,9 @@ def test_a_request_does_not_wait_longer_than_its_time_for_the_child_to_start(mon
     monkeypatch.setattr(decoding, "_POLL", 0.001)
     picture_sent = Image.undecoded(Encoded(base64.b64encode(FILES["PNG"]).decode()))
     with pytest.raises(RequestError, match="the request's deadline"):
-        link.read_media([picture_sent], {"image"}, None, time.monotonic() - 1)
+        link.read_media([picture_sent], {"image"}, None, time.monotonic() + 0.01)
+    starting = decoding._children["image"]  # pyright: ignore[reportPrivateUsage]
+    assert starting.alive, "for the next request"
+    assert not starting.greeted
     assert [each.kind for each in link.read_media([picture_sent], {"image"}, None, None)] == ["image"]
     assert picture_sent.width == 31

@@ -185,7 +185,7 @@ def test_a_run_is_resumed_with_the_pictures_of_its_results() -> None:
 
 
 def _options(saved: list[Transcript]) -> Any:
-    from engine.agent import RunOptions
+    from engine.agent.limits import RunOptions
 
     return RunOptions(save=saved.append)
 
