@@ -188,7 +188,7 @@ class Files:
             self._mark(index)
             removed = self._rewrite(self.out, index, "done", in_order=in_order)
             removed += self._rewrite(self.errors, index, "failed", in_order=in_order)
-            if removed:
+            if removed or in_order:  # the lines are at other places now
                 self._mark(index)
         return removed
 

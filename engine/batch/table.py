@@ -26,7 +26,7 @@ from engine.types.parts import whole_characters
 
 Cells: TypeAlias = dict[str, Any]
 
-_FORMULA = frozenset("=+-@\t\r")
+_FORMULA = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")  # the last four: full-width ones
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _ANSWER, _CALLS, _FINISH, _ERROR, _PARSED = "answer", "tool_calls", "finish_reason", "error", "parsed"
 _LEFT = "The batch was interrupted before this row."

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any, Literal
 
 import pytest
@@ -73,8 +74,21 @@ def test_a_table_comes_back_with_its_columns_and_in_its_order(tmp_path: Path, ll
     assert [row["error"][:22] for row in found] == [""] * len(odd) + ["ContextOverflowError: "]
 
 
+@pytest.mark.parametrize("padding", [0, 30])
+def test_each_row_has_its_own_answer_though_the_lines_were_sorted(tmp_path: Path, llm: Engine, padding: int) -> None:
+    """Also where all lines have one length, so that each place is one of a line before and after."""
+    chance = Random(padding)
+    texts = [f"{chance.randrange(10**6):06}" + "x" * chance.randint(0, padding) for _ in range(40)]
+    rows = [[f"{number:02}", text] for number, text in enumerate(texts)]
+    for number, options in enumerate(({}, {"in_order": True}, {"in_order": True, "force": True})):
+        out = tmp_path / f"{min(number, 1)}.csv"
+        run(write(tmp_path / "in.csv", ["id", "text"], *rows), out, llm, prompt="{text}", **options)
+        assert [row["answer"] for row in read(out)] == [f"So: {text}" for text in texts]
+
+
 def test_cells_that_a_spreadsheet_computes_are_quoted_if_asked(tmp_path: Path) -> None:
-    begins = ["=HYPERLINK(1)", "+1+1", "-cmd", "@SUM(A1)", "\t=1", "\r=1"]
+    begins = ["=HYPERLINK(1)", "+1+1", "-cmd", "@SUM(A1)", "\t=1", "\r=1", "\n=1"]
+    begins += ["\uff1d1", "\uff0b1", "\uff0dx", "\uff20S"]
     stay = ["a=1", "'=1", "-5", "+3.25e-7", "", " =1", "x"]
     source = write(tmp_path / "in.csv", ["id", "text"], *([str(n), text] for n, text in enumerate([*begins, *stay])))
     for quotes, quoted in ((True, [f"'{text}" for text in begins]), (False, begins)):

@@ -204,7 +204,7 @@ caller gave it, left out and told if it is from the Hub. `defaults` and `optiona
 - MiroThinker was trained on prompts of its own agent, which state tools with their servers. If a file's chat template
   does not, give `family="mirothinker"` and such a `chat_template=`. A tool may be declared as `server_name`, which is
   split in the prompt; otherwise the server that a call names is left out.
-- K2 Horizon has a row, but the pinned llama.cpp does not have its architecture.
+- The formats of K2 Horizon and LongCat are known, but the pinned llama.cpp does not have their architectures.
 
 ## When small models break the format
 

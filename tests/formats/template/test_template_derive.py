@@ -9,7 +9,7 @@ import pytest
 from hostile_templates import ATTACKS
 from roundtrips import SOURCES, row
 
-from engine.formats.families import JsonSyntax
+from engine.formats.families import JsonSyntax, TaggedArgumentsSyntax
 from engine.formats.template.capabilities import probe
 from engine.formats.template.chat_template import ChatTemplate
 from engine.formats.template.derive.derivation import derivation
@@ -155,6 +155,44 @@ def test_channels_are_derived(call: str) -> None:
         assert [(call.name, call.parsed()) for call in completion.tool_calls] == [
             (call.name, call.parsed()) for call in message.tool_calls
         ]
+
+
+LETTERS = """\
+{%- for tool in tools %}{{ tool | tojson ~ '\\n' }}{% endfor -%}
+{%- for m in messages -%}
+{%- if m.role == 'assistant' -%}
+{%- if m.reasoning_content %}{{ '<|go|>bot for=me<|body|>' ~ m.reasoning_content ~ '<|next|>' }}{% endif -%}
+{%- if m.content -%}
+{{ '<|go|>bot for=you<|body|>' ~ m.content ~ ('<|next|>' if m.tool_calls else '<|bye|>') }}
+{%- endif -%}
+{%- for c in m.tool_calls or [] -%}
+{%- set f = c.function -%}
+{{ '<|go|>bot for=' ~ f.name ~ '<|body|>' }}CALL{{ '<|bye|>' if loop.last else '<|next|>' }}
+{%- endfor -%}
+{%- else %}{{ '<|go|>' ~ m.role ~ '<|body|>' ~ m.content ~ '<|bye|>' }}{% endif -%}
+{%- endfor -%}
+{{- '<|go|>bot' if add_generation_prompt else '' -}}
+"""
+
+
+def test_a_turn_of_several_messages_is_derived() -> None:
+    """Each ends as reasoning does; a call is one only in a message to its tool."""
+    template = ChatTemplate(LETTERS.replace("CALL", TAGGED_ARGS), "<s>", "</s>")
+    tools = template.format.tools
+    assert isinstance(tools, TaggedArgumentsSyntax)
+    assert (template.format.content[1], tools.heading) == ("<|next|>", (" for=", "<|body|>"))
+    prompt = template.render([ASKED], [LOOK])
+    call = "<fn look>\n<arg city>Rome</arg>\n</fn>"
+    for output, reasoning, content, cities in (
+        (f" for=me<|body|>Why.<|next|><|go|>bot for=look<|body|>{call}<|bye|>", "Why.", "", ["Rome"]),
+        (f" for=you<|body|>So.<|next|><|go|>bot for=look<|body|>{call}<|bye|>", "", "So.", ["Rome"]),
+        (f" for=look<|body|>{call}<|next|><|go|>bot for=look<|body|>{call}<|bye|>", "", "", ["Rome", "Rome"]),
+        (f" for=you<|body|>Write {call} so.<|bye|>", "", f"Write {call} so.", []),
+    ):
+        parser = template.parser(prompt, [LOOK])
+        completion = fold([*parser.feed(output.removesuffix("<|bye|>")), *parser.close()])
+        assert (completion.reasoning, completion.content) == (reasoning, content)
+        assert [call.parsed()["city"] for call in completion.tool_calls] == cities
 
 
 DESCRIBED = {

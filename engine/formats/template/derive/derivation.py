@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any, NamedTuple, TypeAlias
 
-from engine.formats.families import Format, ReasoningSyntax, TaggedArgumentsSyntax, WholeSyntax
+from engine.formats.families import Format, MarkedSyntax, ReasoningSyntax, TaggedArgumentsSyntax, WholeSyntax
 from engine.formats.parsing import Parser
 from engine.formats.template.capabilities import Capabilities
 from engine.formats.template.derive.call_syntax import LONGEST_MARK, Bodies, described, guesses
@@ -86,8 +86,18 @@ def _plain(turns: Turns, eos: str) -> Iterator[Format]:
         ended = _ended(end, turns, eos)
         if max(map(len, (*marks, *ended["stops"], *ended["ends"]))) <= LONGEST_MARK:
             format_ = Format(start=start, reasoning=reasoning, content=(opening, closing), **ended)
-            if _reads_answers(format_, turns):
-                yield format_
+            yield from (each for each in (*_in_messages(format_), format_) if _reads_answers(each, turns))
+
+
+def _in_messages(format_: Format) -> Iterator[Format]:
+    """Yields the format of a turn of several messages, if the start of the next one follows reasoning: the marker
+    before that ends each of them, an answer's too."""
+    reasoning, start = format_.reasoning, format_.start.strip()
+    opening, closing = format_.content
+    end = reasoning.close.strip().removesuffix(start) if reasoning and start else ""
+    if reasoning is not None and opening and not closing and TAG.fullmatch(end) and end != reasoning.close.strip():
+        one = reasoning.model_copy(update={"close": end})
+        yield format_.model_copy(update={"reasoning": one, "content": (opening, end)})
 
 
 def _marks(turns: Turns) -> Iterator[tuple[str, str, str, str, ReasoningSyntax]]:
@@ -252,6 +262,9 @@ def _with_calls(format_: Format, turns: Turns) -> Iterator[Format]:
         if reasoning and turns.why_one and reasoning.close.strip() not in turns.why_one:
             reasoning = reasoning.model_copy(update={"ends_on_call": True})
         for tools in guesses(Bodies(one, two, both, hard, *more)):
+            if heading and isinstance(tools, MarkedSyntax):  # without it, markup is quoted text
+                announced = tools.model_copy(update={"heading": headed.header})
+                yield headed.model_copy(update={"tools": announced, "reasoning": reasoning})
             yield headed.model_copy(update={"tools": tools, "reasoning": reasoning})
 
 
