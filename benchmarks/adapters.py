@@ -13,8 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/helpers"))
 
-from adapted_turns import BareAdapted, Set, compared, hits_across
-from adapter_files import write_adapter
+from cases.adapted_turns import BareAdapted, Set, compared, hits_across
+from files.adapter_files import write_adapter
 from measuring import by_turns, report, seconds
 
 from engine import Engine

@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/helpers"))
 
 import openai
+from fakes.openai_clients import backend_of, scripted, wait_until_idle
 from measuring import by_turns, report
-from openai_clients import backend_of, scripted, wait_until_idle
 from peers import LlamaServer
 
 from engine import Engine

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias, cast
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests/helpers"), str(Path(__file__).resolve().parent)]
 
-from constrained import (  # noqa: E402
+from cases.constrained import (  # noqa: E402
     STATES,
     THOUGHT,
     WISHES,
@@ -36,10 +36,10 @@ from constrained import (  # noqa: E402
     reasons,
     wrong,
 )
+from cases.parsing_cases import find  # noqa: E402
+from cases.template_calls import drawn, held, template_of, writers  # noqa: E402
 from measuring import STREAMS, by_turns, report, seconds  # noqa: E402
-from parsing_cases import find  # noqa: E402
 from schemas import SCHEMAS  # noqa: E402
-from template_calls import drawn, held, template_of, writers  # noqa: E402
 
 from engine import Completion, Engine  # noqa: E402
 from engine.runtime.guidance.matcher import Compiler, masks  # noqa: E402

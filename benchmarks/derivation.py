@@ -15,8 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "helpers"), str(ROOT)]
 
-from parsing_cases import CASES, TOOLS, Case, check_expected, run  # noqa: E402
-from roundtrips import FIXED, SOURCES  # noqa: E402
+from cases.parsing_cases import CASES, TOOLS, Case, check_expected, run  # noqa: E402
+from cases.roundtrips import FIXED, SOURCES  # noqa: E402
 
 from engine.formats.families import Format, builtin_families  # noqa: E402
 from engine.formats.parsing import Parser  # noqa: E402

@@ -28,9 +28,9 @@ sys.path[:0] = [
 ]
 
 import pytest  # noqa: E402
-from doubles import guess_always  # noqa: E402
+from fakes.doubles import guess_always  # noqa: E402
+from files.model_files import copied  # noqa: E402
 from measuring import by_turns, ratio, words  # noqa: E402
-from model_files import copied  # noqa: E402
 
 from engine import Completion, Engine  # noqa: E402
 from engine.api.batch_generate import Row  # noqa: E402

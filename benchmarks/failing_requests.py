@@ -3,8 +3,8 @@
     python benchmarks/failing_requests.py model.gguf --count 1000
 
 Adapters whose logits are not numbers, cancellations, deadlines, constraints that cannot be met, wrong options, prompts
-that are too long and the like, alone and beside others (`tests/helpers/failing_requests.py`). After each, one clean
-greedy turn without an adapter must give the answer that it gave before all of them. Exits with 1 if one does not.
+that are too long and the like, alone and beside others (`tests/helpers/failures/failing_requests.py`). After each, one
+clean greedy turn without an adapter must give the answer that it gave before all of them. Exits with 1 if one does not.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "helpers"), str(ROOT)]
 
-from failing_requests import KINDS, QUESTIONS, clean, opened, outcome  # noqa: E402
+from failures.failing_requests import KINDS, QUESTIONS, clean, opened, outcome  # noqa: E402
 
 from engine import EngineError  # noqa: E402
 

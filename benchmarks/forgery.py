@@ -31,7 +31,7 @@ sys.path[:0] = [
     str(Path(__file__).resolve().parents[1] / "tests/helpers"),
 ]
 
-from forging import (  # noqa: E402
+from attacks.forging import (  # noqa: E402
     CLEAN,
     MEDIA_MARKERS,
     OURS,
@@ -45,8 +45,8 @@ from forging import (  # noqa: E402
     guarded_tokens,
     vocabulary,
 )
-from media_forging import SeeingProbe, seeing  # noqa: E402
-from projector_files import KINDS  # noqa: E402
+from attacks.media_forging import SeeingProbe, seeing  # noqa: E402
+from files.projector_files import KINDS  # noqa: E402
 
 _BATCH = 50
 

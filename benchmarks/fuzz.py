@@ -17,10 +17,10 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(TESTS / "helpers"), str(TESTS.parent)]
 
-from fuzz_targets import TARGETS  # noqa: E402
-from fuzzing import fuzz  # noqa: E402
-from parsing_cases import FAMILIES  # noqa: E402
-from small_models import KINDS, judge, mutants  # noqa: E402
+from attacks.fuzz_targets import TARGETS  # noqa: E402
+from attacks.fuzzing import fuzz  # noqa: E402
+from cases.parsing_cases import FAMILIES  # noqa: E402
+from fakes.small_models import KINDS, judge, mutants  # noqa: E402
 
 
 def main() -> int:

@@ -1,8 +1,8 @@
 """Damaged GGUF files against the promise that none of them takes the process: `fuzz_gguf.py 12000`.
 
-Small valid models of many architectures and vocabularies (tests/helpers/model_zoo.py) are damaged in one place, or in a
-few (tests/helpers/gguf_mutants.py), loaded through `Engine.load` and made to decode, each in a process of its own
-(tests/helpers/gguf_fuzz.py). Counted is how each file ended:
+Small valid models of many architectures and vocabularies (tests/helpers/files/model_zoo.py) are damaged in one place,
+or in a few (tests/helpers/attacks/gguf_mutants.py), loaded through `Engine.load` and made to decode, each in a process
+of its own (tests/helpers/attacks/gguf_fuzz.py). Counted is how each file ended:
 
     header      refused by name, before llama.cpp saw the file
     trial       refused because a child died of it, or did not answer
@@ -26,7 +26,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(TESTS / "helpers"), str(TESTS.parent)]
 
-from gguf_fuzz import NEVER, SEEDS, Case, End, cases, prepare, run_all  # noqa: E402
+from attacks.gguf_fuzz import NEVER, SEEDS, Case, End, cases, prepare, run_all  # noqa: E402
 
 
 def main() -> None:

@@ -2,9 +2,9 @@
 
     python benchmarks/hostile_files.py [--projectors 240] [--jobs 2] [--only NAME] [--no-media]
 
-Pictures and sounds (tests/helpers/hostile_media.py) are decoded. Projectors of each kind
-(tests/helpers/projector_fuzz.py) are loaded through `Engine.load`, and those that load are shown pictures of many
-shapes or sounds of many lengths, each in a process of its own. Counted is how each ended:
+Pictures and sounds (tests/helpers/attacks/hostile_media.py) are decoded. Projectors of each kind
+(tests/helpers/attacks/projector_fuzz.py) are loaded through `Engine.load`, and those that load are shown pictures of
+many shapes or sounds of many lengths, each in a process of its own. Counted is how each ended:
 
     refused, decoded    pictures and sounds: by name, or into pixels and samples
     header      a projector refused by name, before llama.cpp saw it
@@ -30,11 +30,11 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(TESTS / "helpers"), str(TESTS.parent)]
 
-from gguf_fuzz import NEVER, prepare, run_all  # noqa: E402
-from projector_files import KINDS  # noqa: E402
-from projector_fuzz import cases, see  # noqa: E402
+from attacks.gguf_fuzz import NEVER, prepare, run_all  # noqa: E402
+from attacks.projector_fuzz import cases, see  # noqa: E402
+from files.projector_files import KINDS  # noqa: E402
 
-_DECODE = "import sys; sys.path[:0] = sys.argv[1:]; import hostile_media; hostile_media.main()"
+_DECODE = "import sys; sys.path[:0] = sys.argv[1:]; from attacks import hostile_media; hostile_media.main()"
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Every hostile template of tests/helpers/hostile_templates.py, at once and as one that waits for a message.
+"""Every hostile template of tests/helpers/attacks/hostile_templates.py, at once and as one that waits for a message.
 
     python benchmarks/hostile_templates.py [--seconds 5] [--only NAME]
 
@@ -18,8 +18,8 @@ sys.path[:0] = [
     str(Path(__file__).resolve().parents[1] / "tests/helpers"),
 ]
 
-from attacking import Cost, attack, hurry  # noqa: E402
-from hostile_templates import ATTACKS, late  # noqa: E402
+from attacks.attacking import Cost, attack, hurry  # noqa: E402
+from attacks.hostile_templates import ATTACKS, late  # noqa: E402
 
 PROCESSOR_SECONDS = 3.0
 BYTES = 200 << 20

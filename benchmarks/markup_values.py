@@ -4,9 +4,9 @@
 
 Every family that writes calls, in turn: whole calls, openers, closers, marks of sections, of reasoning and of turns, in
 a string that is the first, last or only argument, in an object, a list, a key; as text, beside a vocabulary, and with
-the control tokens themselves (`tests/helpers/markup_values.py`); each once more, cut at a random place. Exits with 1 if
-a call would be run that is not meant, or if one is lost. "closes itself" are values that no reader can tell from the
-end of their call: markup without escapes that has a closing mark which nothing in it opens.
+the control tokens themselves (`tests/helpers/attacks/markup_values.py`); each once more, cut at a random place. Exits
+with 1 if a call would be run that is not meant, or if one is lost. "closes itself" are values that no reader can tell
+from the end of their call: markup without escapes that has a closing mark which nothing in it opens.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "helpers"), str(ROOT)]
 
-from markup_values import cut, drawn, families, judged  # noqa: E402
+from attacks.markup_values import cut, drawn, families, judged  # noqa: E402
 
 
 def main() -> int:

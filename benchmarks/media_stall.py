@@ -19,9 +19,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/helpers"))
 
 import numpy as np
-import projector_files
+from files import projector_files
+from files.projector_files import Kind, write_projector
 from measuring import by_turns
-from projector_files import Kind, write_projector
 
 from engine import Engine, Image
 from engine.runtime.media.encoder import Encoder

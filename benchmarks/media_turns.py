@@ -19,8 +19,8 @@ sys.path[:0] = [
     str(Path(__file__).resolve().parents[1] / "tests/helpers"),
 ]
 
-from media_talks import files, talk  # noqa: E402
-from projector_files import KINDS  # noqa: E402
+from cases.media_talks import files, talk  # noqa: E402
+from files.projector_files import KINDS  # noqa: E402
 
 
 def main() -> int:

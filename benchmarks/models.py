@@ -1,9 +1,9 @@
 """Model files for benchmarks: random weights in real shapes and types, with real vocabularies.
 
 What a model says does not matter for its speed and its memory, so the weights are random: blocks of random bits with a
-small scale. The tensors' names and shapes are those of `tests/helpers/model_zoo.py`, in real sizes; the vocabularies
-are those of llama.cpp's source tree (`vendor/llama.cpp/models` in the source distribution of llama-cpp-python).
-"""
+small scale. The tensors' names and shapes are those of `tests/helpers/files/model_zoo.py`, in real sizes; the
+vocabularies are those of llama.cpp's source tree (`vendor/llama.cpp/models` in the source distribution of
+llama-cpp-python)."""
 
 import sys
 from collections.abc import Mapping
@@ -17,8 +17,7 @@ from gguf import GGMLQuantizationType as Type
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests/helpers"))
 
-import gguf_bytes
-import model_zoo
+from files import gguf_bytes, model_zoo
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 _SCALES: dict[Type, tuple[int, ...]] = {

@@ -17,7 +17,7 @@ sys.path[:0] = [
     str(Path(__file__).resolve().parents[1] / "tests/helpers"),
 ]
 
-from parsing_cases import TOOLS, Case, load  # noqa: E402
+from cases.parsing_cases import TOOLS, Case, load  # noqa: E402
 
 from engine.formats.parsing import Parser  # noqa: E402
 

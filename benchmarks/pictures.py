@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/helpers"))
 
 import numpy as np
+from fakes.terminals import terminal
 from PIL import Image
-from terminals import terminal
 
 from engine import Engine
 from engine.support.colouring import coloured

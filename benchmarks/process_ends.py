@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests/helpers")]
 
-from exits import HERE, SCRIPTS, ended  # noqa: E402
+from failures.exits import HERE, SCRIPTS, ended  # noqa: E402
 
 
 def main() -> None:

@@ -40,9 +40,9 @@ sys.path[:0] = [
     str(Path(__file__).resolve().parents[1] / "tests/helpers"),
 ]
 
-from adapter_files import write_adapter  # noqa: E402
-from media_talks import files, opened  # noqa: E402
-from projector_files import KINDS, media, write_projector  # noqa: E402
+from cases.media_talks import files, opened  # noqa: E402
+from files.adapter_files import write_adapter  # noqa: E402
+from files.projector_files import KINDS, media, write_projector  # noqa: E402
 
 from engine import (  # noqa: E402
     Choice,

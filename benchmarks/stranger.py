@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/helpers"))
 
-import hub_server
+from fakes import hub_server
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = "somebody/builtin-GGUF:Q8_0"

@@ -3,18 +3,18 @@ disturbed?
 
     python benchmarks/torture_calls.py [--kind decode --kind copy]
 
-The work is that of `tests/helpers/failing_loop.py`, on a scripted backend: prompts that share a beginning, scores,
-vectors, a cancelled request, a pinned prefix, states that are kept and found again. For n = 1, 2, 3, .. the n-th call
-of a kind fails, until the work passes without reaching it; then again with all calls from the n-th on failing. After
-each, the same work must give the right answers again. Exits with 1 if anything is wrong: an answer, an error without a
-name, more requests ended than the failure may end, a request without a last reply, books that do not agree with the
-backend.
+The work is that of `tests/helpers/failures/failing_loop.py`, on a scripted backend: prompts that share a beginning,
+scores, vectors, a cancelled request, a pinned prefix, states that are kept and found again. For n = 1, 2, 3, .. the
+n-th call of a kind fails, until the work passes without reaching it; then again with all calls from the n-th on
+failing. After each, the same work must give the right answers again. Exits with 1 if anything is wrong: an answer, an
+error without a name, more requests ended than the failure may end, a request without a last reply, books that do not
+agree with the backend.
 
-Then the same on an engine with the built-in model, real weights (`tests/helpers/failing_engine.py`): what llama.cpp
-returns, memory for arrays and masks, pictures, parsers; at most `--most` places of a kind.
+Then the same on an engine with the built-in model, real weights (`tests/helpers/failures/failing_engine.py`): what
+llama.cpp returns, memory for arrays and masks, pictures, parsers; at most `--most` places of a kind.
 
-Then the pipes and the next processes of an isolated engine with the built-in model (`tests/helpers/failing_child.py`).
-"""
+Then the pipes and the next processes of an isolated engine with the built-in model
+(`tests/helpers/failures/failing_child.py`)."""
 
 import argparse
 import logging
@@ -28,9 +28,8 @@ MOST_STARTS = 5
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(TESTS / "helpers"), str(TESTS.parent)]
 
-import failing_child  # noqa: E402
-import failing_engine  # noqa: E402
-from failing_loop import KINDS, Series, Work, failing  # noqa: E402
+from failures import failing_child, failing_engine  # noqa: E402
+from failures.failing_loop import KINDS, Series, Work, failing  # noqa: E402
 
 from engine import Engine  # noqa: E402
 

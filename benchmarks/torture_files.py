@@ -18,9 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/helpers")]
 
-from failing_disk import SHORT  # noqa: E402
-from torture import ERRORS, Count, Place, tortured  # noqa: E402
-from torture_places import BATCHES, FRAMES, RECORDS, SESSIONS, STATES, WRITTEN, hub_places  # noqa: E402
+from failures.failing_disk import SHORT  # noqa: E402
+from failures.torture import ERRORS, Count, Place, tortured  # noqa: E402
+from failures.torture_places import BATCHES, FRAMES, RECORDS, SESSIONS, STATES, WRITTEN, hub_places  # noqa: E402
 
 
 def run(places: Sequence[Place], errors: Sequence[int], lasts: Sequence[bool]) -> bool:

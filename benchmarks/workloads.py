@@ -34,8 +34,8 @@ sys.path[:0] = [
     str(Path(__file__).resolve().parents[1] / "tests/helpers"),
 ]
 
+from files.model_files import copied  # noqa: E402
 from measuring import by_turns, ratio, words  # noqa: E402
-from model_files import copied  # noqa: E402
 from models import model_file  # noqa: E402
 from peers import LlamaServer  # noqa: E402
 

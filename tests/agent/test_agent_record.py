@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
+from fakes.scripts import plain as engine
 from pydantic import BaseModel
-from scripts import plain as engine
 
 from engine import Agent, Message, RequestError
 

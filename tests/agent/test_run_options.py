@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from scripts import plain as engine
-from scripts import said
+from fakes.scripts import plain as engine
+from fakes.scripts import said
 
 from engine import AllowedTools, CallbackError, EngineError, RequestError, ToolCall, ToolContext, ToolName, as_tool
 from engine.agent.run import Run, RunStream

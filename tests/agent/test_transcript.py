@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts import plain as engine
+from fakes.scripts import plain as engine
 
 from engine import CallbackError, Engine, RequestError, Transcript
 from engine.agent.run import Run

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from scripts import plain as scripted
+from fakes.scripts import plain as scripted
 
 from engine.support.errors import RequestError
 

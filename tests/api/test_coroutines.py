@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scripts import plain as scripted
+from fakes.scripts import plain as scripted
 
 from engine import ChatTemplate, Engine, fold
 from engine.support.offloop import off_loop

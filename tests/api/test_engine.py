@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doubles import guess_always
+from fakes.doubles import guess_always
 
 import engine
 from engine import ChatTemplate, Engine, ModelLoadError, RequestError

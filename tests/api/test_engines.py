@@ -12,10 +12,10 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Self, cast
 
-import model_files
 import numpy as np
 import openai
 import pytest
+from files import model_files
 
 from engine import (
     Completion,

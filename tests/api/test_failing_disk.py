@@ -13,10 +13,10 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("/proc", allow_module_level=True)
 
-import hub_server
-import torture_places
-from failing_disk import failing
-from torture import Place, tortured
+from failures import torture_places
+from failures.failing_disk import failing
+from failures.torture import Place, tortured
+from fakes import hub_server
 
 from engine.hub import cache, fetch, named
 from engine.support.errors import ModelLoadError

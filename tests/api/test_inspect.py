@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from vector_files import KINDS, RERANKERS, write
+from files.vector_files import KINDS, RERANKERS, write
 
 from engine import Engine
 from engine.cli import main

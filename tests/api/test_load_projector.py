@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from files.projector_files import KINDS, Kind, write_model, write_projector
 from llama_cpp import Llama
-from projector_files import KINDS, Kind, write_model, write_projector
 
 from engine import Engine
 from engine.isolated import preflight

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from openai_clients import wait_until_idle
+from fakes.openai_clients import wait_until_idle
 
 from engine import ChatTemplate, Completion, ContextOverflowError, Engine, EngineError, Message, RequestError
 from engine.runtime.loop.config import LoopOptions

@@ -4,8 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import model_files
 import pytest
+from files import model_files
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of address space")
 

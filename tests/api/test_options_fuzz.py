@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import model_files
 import pytest
+from files import model_files
 
 from engine import Engine, RequestError
 from engine.formats.template.chat_template import ChatTemplate

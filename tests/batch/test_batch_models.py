@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import model_files
 import pytest
+from files import model_files
 
 from engine import Engine, Engines, RequestError, batch
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vector_files import KINDS, write
+from files.vector_files import KINDS, write
 
 from engine import BatchInputError, ChatTemplate, Engine, batch
 from engine.batch import job

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_engines import TellingWorker, counting, said, scripted
+from fakes.ray_engines import TellingWorker, counting, said, scripted
 
 from engine.batch import RayWorker
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_engines import scripted
+from fakes.ray_engines import scripted
 
 # Ray's own warnings are no failures of ours.
 pytestmark = [

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ray_engines import said, scripted
+from fakes.ray_engines import said, scripted
 
 from engine import Completion, DecodeError, EngineError, RequestError
 from engine.batch import RayWorker

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from checked_servers import Handler, Json, chunks_of, served
+from fakes.checked_servers import Handler, Json, chunks_of, served
 
 from benchmarks import check
 from benchmarks.check.__main__ import main

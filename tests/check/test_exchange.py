@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from checked_servers import CITY, Handler, Json, served
+from fakes.checked_servers import CITY, Handler, Json, served
 
 from benchmarks.check import HttpExchange, LocalExchange, Reply, forgery, forms
 from benchmarks.check.markers import markers_of

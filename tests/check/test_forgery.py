@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from checked_servers import MARKERS, Counting, forging, prompt_of, words
+from fakes.checked_servers import MARKERS, Counting, forging, prompt_of, words
 
 from benchmarks.check import LocalExchange, Record, Reply, forgery
 from benchmarks.check.forgery import PLACES

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from checked_servers import Counting
-from forging import VOCABULARIES, guarded_tokens, vocabulary
+from attacks.forging import VOCABULARIES, guarded_tokens, vocabulary
+from fakes.checked_servers import Counting
 
 from benchmarks.check import forgery
 from benchmarks.check.markers import family_markers

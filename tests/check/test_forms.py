@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from checked_servers import CITY, GOOD, Answering
+from fakes.checked_servers import CITY, GOOD, Answering
 
 from benchmarks.check import LocalExchange, Record, Reply, forms
 from engine import Engine

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from scripts import scripted as scripted_engine
+from fakes.scripts import scripted as scripted_engine
 
 from engine import Engine, RequestError
 from engine.cli import commands, confirm, main

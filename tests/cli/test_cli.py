@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from adapter_files import write_adapter
+from fakes.scripts import VOCAB
+from files.adapter_files import write_adapter
 from rich.console import Console
-from scripts import VOCAB
 
 from engine import ChatTemplate, Engine
 from engine.cli import commands, main

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import gguf
-import model_files
 import pytest
+from files import model_files
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from scripts import scripted
+from fakes.scripts import scripted
 
 from engine.cli import commands, confirm, main, sessions
 from engine.cli.sessions import last, read, session, write

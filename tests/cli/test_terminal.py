@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("fcntl")  # pseudo-terminals
 
-from terminals import chat_command, terminal
+from fakes.terminals import chat_command, terminal
 
 from engine.cli.screen import Screen
 from engine.types.events import ContentDelta

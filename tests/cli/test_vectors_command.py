@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vector_files import KINDS, RERANKERS, write
+from files.vector_files import KINDS, RERANKERS, write
 
 from engine import Engine
 from engine.cli import main

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
-from openai_clients import Watched
+from fakes.openai_clients import Watched
 
 from engine import Engine
 

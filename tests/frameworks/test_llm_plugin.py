@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.openai_clients import scripted
 from no_network import blocked_path
-from openai_clients import scripted
 
 from engine.support.errors import EngineError, RequestError
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import fuzzing
 import pytest
-from fuzz_targets import TARGETS
-from fuzzing import CORPUS, MOST_BYTES, MOST_INPUTS, Lines, Target, always, fault_of, fuzz
+from attacks import fuzzing
+from attacks.fuzz_targets import TARGETS
+from attacks.fuzzing import CORPUS, MOST_BYTES, MOST_INPUTS, Lines, Target, always, fault_of, fuzz
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the limit of time is a signal")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
-from parsing_cases import CASES, Case, markers
+from cases.parsing_cases import CASES, Case, markers
 
 from engine.formats.parsing import parser as parser_module
 from engine.formats.parsing.reader import Reader

@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts import wait_until
+from fakes.scripts import wait_until
 
 from engine import MCP, ChatTemplate, Engine, Run
 from engine.testing.scripted import ScriptedBackend

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import hub_server
 import huggingface_hub
 import pytest
+from fakes import hub_server
 from huggingface_hub import constants
 
 from engine.hub import download

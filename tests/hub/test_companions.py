@@ -4,10 +4,10 @@ import json
 import logging
 from pathlib import Path
 
-import gguf_bytes
 import pytest
-from hub_server import Hub
-from response_templates import CODER, HERMES
+from fakes.hub_server import Hub
+from fakes.response_templates import CODER, HERMES
+from files import gguf_bytes
 
 from engine import Engine, Engines
 from engine.hub import cache, companions, located

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import huggingface_hub
 import pytest
-from hub_server import Hub, Repo, corrupt_at, cut_after, etag_of, refuse, slowly, stall_after
+from fakes.hub_server import Hub, Repo, corrupt_at, cut_after, etag_of, refuse, slowly, stall_after
+from fakes.scripts import wait_until
 from huggingface_hub import constants
-from scripts import wait_until
 
 from engine.hub import api, download, fetch, find, located, named
 from engine.hub.names import Name

@@ -4,9 +4,9 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import model_files
 import pytest
-from hub_server import Hub
+from fakes.hub_server import Hub
+from files import model_files
 
 from engine.api.loading import TemplateChoice, load
 from engine.cli import main

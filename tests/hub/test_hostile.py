@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hub_server import Handler, Hub, Repo, cut_after, etag_of
+from fakes.hub_server import Handler, Hub, Repo, cut_after, etag_of
 from huggingface_hub import constants
 
 from engine.hub import api, download, fetch, located, named

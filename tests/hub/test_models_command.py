@@ -7,9 +7,9 @@ import shutil
 import sys
 from pathlib import Path
 
-import model_files
 import pytest
-from hub_server import Hub, cut_after
+from fakes.hub_server import Hub, cut_after
+from files import model_files
 
 from engine.cli import confirm, main
 from engine.hub import api, located

@@ -9,11 +9,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-import hub_server
-import model_files
 import pytest
-from hub_server import Hub, cut_after, slowly
-from scripts import wait_until
+from fakes import hub_server
+from fakes.hub_server import Hub, cut_after, slowly
+from fakes.scripts import wait_until
+from files import model_files
 
 from engine import Engine
 from engine.hub import api

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hub_server import Hub
+from fakes.hub_server import Hub
+from files.projector_files import KINDS, write_projector
 from huggingface_hub import constants
-from projector_files import KINDS, write_projector
 
 from engine import Engine, Engines, Image
 from engine.cli import main

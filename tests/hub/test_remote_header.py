@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hub_server import Hub
+from fakes.hub_server import Hub
 
 from engine.hub import blobs, find, named, read
 from engine.hub.names import Name

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import failing_child
 import pytest
+from failures import failing_child
 
 from engine import Engine
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import model_zoo
 import pytest
-from gguf_bytes import ARRAY, STRING, U32, Array, Document
-from stand_in_child import StandIn
+from fakes.stand_in_child import StandIn
+from files import model_zoo
+from files.gguf_bytes import ARRAY, STRING, U32, Array, Document
 
 from engine import Engine
 from engine.isolated import file_trial, preflight

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from projector_files import KINDS, media, write_model, write_projector
+from files.projector_files import KINDS, media, write_model, write_projector
 
 from engine import Engine, EngineError, Image, RequestError
 from engine.isolated.parent import IsolatedRunner

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from stand_in_child import StandIn
+from fakes.stand_in_child import StandIn
 
 from engine.isolated import preflight
 from engine.isolated.preflight import Verdict, examine

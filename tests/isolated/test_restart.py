@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adapter_files import write_adapter
+from files.adapter_files import write_adapter
 from numpy.typing import NDArray
 
 from engine import Engine, EngineError

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adapted_turns import BareAdapted, Part, compared, hits_across
-from adapter_files import LAYERS, WIDTH, write_adapter, write_adapter_of, write_control_vector
+from cases.adapted_turns import BareAdapted, Part, compared, hits_across
+from files.adapter_files import LAYERS, WIDTH, write_adapter, write_adapter_of, write_control_vector
 
 from engine import Completion, Engine, StateStore, batch
 from engine.api.loading import TemplateChoice, load
@@ -348,7 +348,7 @@ def test_control_vectors_of_another_model_are_refused(files: dict[str, Path], tm
 
 
 def test_a_model_that_only_makes_vectors_takes_neither(tmp_path: Path, files: dict[str, Path]) -> None:
-    from vector_files import KINDS, write
+    from files.vector_files import KINDS, write
 
     path = write(tmp_path / "bert.gguf", KINDS["bert-mean"])
     with pytest.raises(RequestError, match="this one only makes vectors"):

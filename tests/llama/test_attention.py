@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import model_files
 import pytest
+from files import model_files
 
 from engine.llama.gguf.gguf import GgufFile, read_gguf
 from engine.llama.lib import Device

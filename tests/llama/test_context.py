@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import model_files
 import numpy as np
 import pytest
-from pretending import Pretending
+from fakes.pretending import Pretending
+from files import model_files
 
 from engine.llama import context as llama_backend
 from engine.llama.context import LlamaBackend

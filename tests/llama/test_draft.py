@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import model_files
 import numpy as np
 import pytest
-from doubles import guess_always
+from fakes.doubles import guess_always
+from files import model_files
 from numpy.typing import NDArray
 
 from engine import Completion, ContextOverflowError, Engine, ModelLoadError, RequestError

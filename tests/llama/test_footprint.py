@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import model_files
 import pytest
-import vector_files
+from files import model_files, vector_files
 
 from engine.llama.gguf.gguf import read_gguf
 from engine.llama.gguf.gguf_header import read_header

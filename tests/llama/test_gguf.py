@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 import gguf
-import model_files
-import model_zoo
 import pytest
-from gguf_bytes import ARRAY, I32, STRING, Array
+from files import model_files, model_zoo
+from files.gguf_bytes import ARRAY, I32, STRING, Array
 
 from engine.llama.gguf import gguf_header as gguf_types
 from engine.llama.gguf.gguf import NamedTemplate, read_gguf

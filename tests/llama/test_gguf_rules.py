@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import gguf
-import gguf_mutants
-import model_zoo
 import pytest
-from gguf_bytes import ARRAY, BOOL, F32, I32, STRING, U16, U32, Array, Document, Tensor, Value, decoded
-from gguf_fuzz import write_parts
+from attacks import gguf_mutants
+from attacks.gguf_fuzz import write_parts
+from files import model_zoo
+from files.gguf_bytes import ARRAY, BOOL, F32, I32, STRING, U16, U32, Array, Document, Tensor, Value, decoded
 
 from engine.llama.gguf.gguf import GgufFile, read_gguf
 from engine.llama.gguf.gguf_header import Header, read_header

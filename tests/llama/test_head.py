@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import head_files
 import pytest
-from doubles import guess_always, preempted_states
+from fakes.doubles import guess_always, preempted_states
+from files import head_files
 
 from engine import Completion, Engine, RequestError
 from engine.llama import head as head_module

@@ -3,8 +3,8 @@
 import logging
 from pathlib import Path
 
-import model_files
 import pytest
+from files import model_files
 
 from engine import Engine, EngineError
 from engine.llama import lib as llama_log

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from forging import MEDIA_MARKERS, OURS, SOURCES
-from media_forging import SeeingProbe, seeing
-from projector_files import KINDS
+from attacks.forging import MEDIA_MARKERS, OURS, SOURCES
+from attacks.media_forging import SeeingProbe, seeing
+from files.projector_files import KINDS
 
 pytestmark = pytest.mark.skipif(not SOURCES, reason="set LLAMA_CPP_MODELS to llama.cpp's models folder")
 TEMPLATES = 1

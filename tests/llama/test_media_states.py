@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from projector_files import KINDS, Kind, media, write_model, write_projector
+from files.projector_files import KINDS, Kind, media, write_model, write_projector
 
 from engine import Completion, Engine, Image, StateStore
 from engine.llama.context import UnitEnds

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import media_talks
 import pytest
-from media_talks import TURN, opened, talk
-from projector_files import KINDS, Kind, media
+from cases import media_talks
+from cases.media_talks import TURN, opened, talk
+from files.projector_files import KINDS, Kind, media
 
 from engine import Audio, Completion, Engine, RequestError
 from engine.runtime.media.media import MediaChunk

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import model_files
 import pytest
-from pretending import Pretending
+from fakes.pretending import Pretending
+from files import model_files
 
 from engine.llama import lib as llama_lib
 from engine.llama import model as llama

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-import model_zoo
 import pytest
-from gguf_bytes import U32
+from files import model_zoo
+from files.gguf_bytes import U32
 
 from engine.llama.gguf.gguf import read_gguf
 from engine.llama.model import Model

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from files.projector_files import KINDS, Bare, Kind, media, write_model, write_projector
 from numpy.typing import NDArray
-from projector_files import KINDS, Bare, Kind, media, write_model, write_projector
 
 from engine.llama.context import LlamaBackend
 from engine.llama.gguf.projector_file import read_projector

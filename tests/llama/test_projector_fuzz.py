@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from projector_files import KINDS
+from files.projector_files import KINDS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and limits of memory")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import projector_files
 import pytest
-from projector_files import KINDS, write_model, write_projector
+from files import projector_files
+from files.projector_files import KINDS, write_model, write_projector
 
 from engine import Audio, Engine, Image
 from engine.api.loading import TemplateChoice, load

@@ -6,11 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import model_files
-import model_zoo
 import numpy as np
 import pytest
-import vector_files
+from files import model_files, model_zoo, vector_files
 from gguf import GGUFWriter, RopeScalingType
 
 from engine import Engine

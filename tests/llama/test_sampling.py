@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
-import model_files
 import numpy as np
 import pytest
+from files import model_files
 from pydantic import ValidationError
 
 from engine.llama import sampling as sampling_plan

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import model_files
 import pytest
-from vector_files import ScoredAlone
+from files import model_files
+from files.vector_files import ScoredAlone
 
 from engine import Engine
 from engine.support.errors import ContextOverflowError, DecodeError, RequestError

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from failing_calls import backend_of
+from failures.failing_calls import backend_of
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from files.vector_files import CLS, KINDS, LETTERS, RERANK_TEMPLATE, RERANKERS, SEP, Alone, Kind, cosine, write
 from gguf import PoolingType
-from vector_files import CLS, KINDS, LETTERS, RERANK_TEMPLATE, RERANKERS, SEP, Alone, Kind, cosine, write
 
 from engine import Engine
 from engine.support.errors import ContextOverflowError, MissingTemplateError, ModelLoadError, RequestError
@@ -203,7 +203,7 @@ def test_a_context_for_vectors_that_does_not_fit_is_refused_with_the_numbers(
 
 
 def test_the_encoder_of_an_encoder_decoder_is_refused_by_name(tmp_path: Path) -> None:
-    from model_files import write as write_model
+    from files.model_files import write as write_model
 
     with pytest.raises(ModelLoadError, match="encoder-decoder"):
         Engine.load(write_model(tmp_path / "t5.gguf", "t5encoder", tensors=False))

@@ -9,13 +9,12 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-import model_files
-import model_zoo
 import pytest
-from gguf_bytes import ARRAY, STRING, Array
+from fakes.pretending import Pretending
+from files import model_files, model_zoo
+from files.gguf_bytes import ARRAY, STRING, Array
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pretending import Pretending
 
 from engine.llama import vocab as llama_vocab
 from engine.llama.lib import library

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from openai_clients import ASK, backend_of, scripted, wait_until_idle
+from fakes.openai_clients import ASK, backend_of, scripted, wait_until_idle
 
 openai = pytest.importorskip("openai")
 ASKED: dict[str, Any] = {"model": "m", "messages": ASK}

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import pytest
-from openai_clients import ASK, PING, WrittenEngine, scripted, wait_until_idle
+from fakes.openai_clients import ASK, PING, WrittenEngine, scripted, wait_until_idle
 from pydantic import BaseModel
 
 import engine.openai

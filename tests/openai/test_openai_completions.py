@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
+from fakes.openai_clients import ASK, INITIALS, PING, USAGE, WrittenEngine, golden_turns, scripted, turns
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openai_clients import ASK, INITIALS, PING, USAGE, WrittenEngine, golden_turns, scripted, turns
 
 import engine.openai
 from engine.openai.chat_completions import logprobs_object

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from openai_clients import ASK, PING, WrittenEngine, scripted
+from fakes.openai_clients import ASK, PING, WrittenEngine, scripted
 
 import engine.openai
 from engine import Engine

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai_clients import ASK, WrittenEngine, scripted
+from fakes.openai_clients import ASK, WrittenEngine, scripted
 
 import engine.openai
 from engine import GBNF, Choice, Engine, EngineWarning, JsonSchema, Lark, Regex

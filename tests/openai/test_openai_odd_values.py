@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from openai_clients import ASK, PING, scripted
+from fakes.openai_clients import ASK, PING, scripted
 
 import engine.openai
 from engine.openai.fields import CHAT_FIELDS, COMPLETIONS_FIELDS, RESPONSES_FIELDS

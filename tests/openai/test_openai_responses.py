@@ -5,8 +5,18 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 import pytest
+from fakes.openai_clients import (
+    CALL,
+    INITIALS,
+    PING,
+    USAGE,
+    WrittenEngine,
+    golden_turns,
+    scripted,
+    turns,
+    wait_until_idle,
+)
 from hypothesis import given, settings
-from openai_clients import CALL, INITIALS, PING, USAGE, WrittenEngine, golden_turns, scripted, turns, wait_until_idle
 
 import engine.openai
 from engine import ChatTemplate, Engine

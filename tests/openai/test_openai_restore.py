@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai_clients import Watched, scripted
+from fakes.openai_clients import Watched, scripted
 
 import engine.openai
 from engine import Engine

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai_clients import scripted, wait_until_idle
+from fakes.openai_clients import scripted, wait_until_idle
 
 from engine import Engine, EngineWarning
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import writer
-from canonical import Call, Turn
-from parsing_cases import families_where
+from cases import writer
+from cases.canonical import Call, Turn
+from cases.parsing_cases import families_where
 
 from engine import ChatTemplate
 from engine.formats.families import builtin_families

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
-from projector_files import KINDS, write_projector
+from files.projector_files import KINDS, write_projector
 
 from engine.support import _data
 

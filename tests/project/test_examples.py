@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from projector_files import KINDS, write_projector
+from files.projector_files import KINDS, write_projector
 
 from engine import Engine
 from engine.openai import transport

@@ -33,8 +33,8 @@ from packaging.utils import canonicalize_name
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 import pages
+from files.projector_files import KINDS, write_projector
 from pages import ROOT, RUN, Block, blocks
-from projector_files import KINDS, write_projector
 
 from engine.cli.arguments import parser
 from engine.support import _data

@@ -1,7 +1,7 @@
 """engine.remote.events: calls put together from their deltas."""
 
 import pytest
-from server_streams import HI, Json, call, chunk, in_order, shown, stream, whole
+from fakes.server_streams import HI, Json, call, chunk, in_order, shown, stream, whole
 
 from engine import remote
 from engine.support.errors import MalformedEventWarning, RemoteError

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from fakes.server_streams import HI, Json, call, chunk, shown, split_delta, stream, whole
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from server_streams import HI, Json, call, chunk, shown, split_delta, stream, whole
 
 from engine import remote
 from engine.support.errors import MalformedEventWarning, RemoteError, RequestError

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Iterable
 
 import pytest
-from server_streams import Json, call, in_order, shown, sse, stream
+from fakes.server_streams import Json, call, in_order, shown, sse, stream
 
 from engine import remote
 from engine.types.events import ContentDelta, Event, ReasoningDelta, ToolCallStart, fold

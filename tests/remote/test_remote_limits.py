@@ -9,7 +9,7 @@ from itertools import repeat
 from typing import Any
 
 import pytest
-from server_streams import Json, call, chunk
+from fakes.server_streams import Json, call, chunk
 
 from engine import remote
 from engine.remote import chunks, wire

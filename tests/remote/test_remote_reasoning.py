@@ -4,7 +4,7 @@ import math
 import time
 
 import pytest
-from server_streams import HI, Json, call, chunk, in_order, shown, stream, whole
+from fakes.server_streams import HI, Json, call, chunk, in_order, shown, stream, whole
 
 from engine import remote
 from engine.support.errors import RemoteError, RequestError

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterable
 from typing import Any
 
 import pytest
-from server_streams import Json, call, sse, stream
+from fakes.server_streams import Json, call, sse, stream
 
 from engine import RequestError, remote
 from engine.types.events import fold

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from server_streams import Json, call, chunk, sse, stream
+from fakes.server_streams import Json, call, chunk, sse, stream
 
 from engine import remote
 from engine.agent.agent import Agent

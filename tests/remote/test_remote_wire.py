@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
+from fakes.server_streams import call, chunk, in_order, pieces, sse, stream
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from server_streams import call, chunk, in_order, pieces, sse, stream
 
 from engine import remote
 from engine.support.errors import MalformedEventWarning, RemoteError

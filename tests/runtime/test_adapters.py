@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from doubles import Bench, echo, plain, prompt
+from fakes.doubles import Bench, echo, plain, prompt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

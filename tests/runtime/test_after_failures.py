@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import failing_requests
 import pytest
-from doubles import Bench, echo
+from failures import failing_requests
+from fakes.doubles import Bench, echo
 
 from engine.runtime.loop.backend import Row
 from engine.support.errors import DecodeError, EngineError

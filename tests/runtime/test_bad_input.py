@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import model_files
 import pytest
+from files import model_files
 
 from engine import (
     ChatTemplate,

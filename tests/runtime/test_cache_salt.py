@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doubles import echo, plain, prompt
+from fakes.doubles import echo, plain, prompt
 
 from engine import Engine, StateStore
 from engine.runtime.loop.config import LoopOptions

@@ -4,9 +4,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import model_files
 import pytest
-from doubles import plain
+from fakes.doubles import plain
+from files import model_files
 from hypothesis import given
 from hypothesis import strategies as st
 

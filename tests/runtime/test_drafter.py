@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Callable, Sequence
 
 import pytest
-from doubles import Bench
+from fakes.doubles import Bench
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scripted_media import Projector, asked, opened, picture, read
+from fakes.scripted_media import Projector, asked, opened, picture, read
 
 from engine import EngineError, StateStore
 from engine.runtime.loop.backend import Row

@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from doubles import plain
-from failing_calls import Breaker
-from failing_loop import KINDS, Work, failing, told
+from failures.failing_calls import Breaker
+from failures.failing_loop import KINDS, Work, failing, told
+from fakes.doubles import plain
 
 from engine.runtime.loop.request import Reply, Request
 from engine.runtime.loop.runner import Runner

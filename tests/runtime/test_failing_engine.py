@@ -4,8 +4,8 @@ benchmarks/torture_calls.py."""
 from collections.abc import Iterator
 from pathlib import Path
 
-import failing_engine
 import pytest
+from failures import failing_engine
 
 from engine import Engine
 

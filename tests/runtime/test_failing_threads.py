@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection
 
 import pytest
-from failing_calls import Breaker, raising
+from failures.failing_calls import Breaker, raising
 
 from engine import Engine
 from engine.agent.mcp import MCP

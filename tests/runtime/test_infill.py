@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-import model_files
 import pytest
+from files import model_files
 
 from engine import ChatTemplate, Engine
 from engine.support.errors import RequestError

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doubles import echo, plain, prompt
+from fakes.doubles import echo, plain, prompt
 
 from engine import ChatTemplate, Conversation, DecodeError, Engine, EngineError, StateStore
 from engine.runtime.adapters.adapters import BASE, Adapters

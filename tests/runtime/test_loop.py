@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from doubles import Bench, echo, preempted_states
+from fakes.doubles import Bench, echo, preempted_states
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

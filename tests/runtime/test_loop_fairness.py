@@ -1,7 +1,7 @@
 """Who waits for whom in the loop, and who does not."""
 
 import pytest
-from doubles import Bench, echo, plain
+from fakes.doubles import Bench, echo, plain
 
 from engine.runtime.loop.backend import Row
 from engine.runtime.loop.request import Request

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-import model_files
 import pytest
-from doubles import prompt
+from fakes.doubles import prompt
+from files import model_files
 
 from engine.formats.parsing import Parser
 from engine.llama.model import Model

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scripted_media import ROWS, Projector, asked, opened, picture, read
+from fakes.scripted_media import ROWS, Projector, asked, opened, picture, read
 
 from engine import Image, RequestError, StateStore
 from engine.runtime.media.media import MediaChunk, PromptPart, are_whole, position, row_tokens

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scripted_media import ROWS, TEMPLATE, VOCAB, asked, opened, picture, read
+from fakes.scripted_media import ROWS, TEMPLATE, VOCAB, asked, opened, picture, read
 
 from engine import Audio, ChatTemplate, Engine, ForgedPromptError, Piece, RequestError
 from engine.runtime.media.media import MediaChunk, are_whole, has_media, position, row_tokens, whole

@@ -2,7 +2,7 @@
 
 import re
 
-from doubles import echo, plain, prompt
+from fakes.doubles import echo, plain, prompt
 
 from engine.runtime.loop.metrics import Metrics, Tally
 from engine.runtime.loop.request import TurnRequest

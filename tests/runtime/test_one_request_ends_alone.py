@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import forged_states
-import model_zoo
 import pytest
-from doubles import Bench, echo, plain, prompt
+from attacks import forged_states
+from fakes.doubles import Bench, echo, plain, prompt
+from files import model_zoo
 
 from engine import Engine, StateStore
 from engine.formats.parsing import Parser

@@ -4,9 +4,9 @@ import gc
 from pathlib import Path
 from typing import Any
 
-import model_files
 import pytest
-from doubles import echo, plain, prompt
+from fakes.doubles import echo, plain, prompt
+from files import model_files
 
 from engine import ChatTemplate, ContextOverflowError, Engine, EngineError, RequestError, StateStore
 from engine.runtime.loop.request import TurnRequest

@@ -5,9 +5,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import model_files
 import numpy as np
 import pytest
+from files import model_files
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule

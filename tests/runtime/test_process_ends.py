@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from exits import HERE, SCRIPTS, ended
+from failures.exits import HERE, SCRIPTS, ended
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and forks of POSIX")
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from canonical import PARIS, PING, ROME, Turn
-from constrained import callable_families
+from cases.canonical import PARIS, PING, ROME, Turn
+from cases.constrained import callable_families
+from cases.writer import applies, prefix, written
 from hypothesis import given
 from hypothesis import strategies as st
-from writer import applies, prefix, written
 
 from engine import as_tool
 from engine.formats.families import builtin_families

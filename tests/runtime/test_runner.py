@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 
 import pytest
-from doubles import echo, plain
+from fakes.doubles import echo, plain
 
 from engine.runtime.loop.backend import Row
 from engine.runtime.loop.request import Reply, Request

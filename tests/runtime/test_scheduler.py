@@ -1,7 +1,7 @@
 """engine.runtime.loop.scheduler: budgets, order, fairness; no model and no thread."""
 
 import pytest
-from doubles import plain
+from fakes.doubles import plain
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from doubles import echo, plain, prompt
+from fakes.doubles import echo, plain, prompt
 
 from engine.formats.parsing import Parser
 from engine.runtime.loop.backend import Row
@@ -329,7 +329,7 @@ def test_a_service_that_nobody_holds_is_closed() -> None:
 
 def test_the_interpreter_ends_though_a_stream_runs() -> None:
     script = (
-        "from doubles import plain, prompt\n"
+        "from fakes.doubles import plain, prompt\n"
         "from engine.runtime.loop.request import TurnRequest\n"
         "from engine.runtime.stream.service import Service\n"
         "from engine.testing import ScriptedBackend\n"

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adapter_files import write_adapter
+from files.adapter_files import write_adapter
 
 from engine import DecodeError, Engine
 from engine.runtime.stream.stream import Stream

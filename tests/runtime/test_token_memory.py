@@ -1,6 +1,6 @@
 """engine.runtime.cache.token_memory: generated tokens stand in for retokenised ones; nothing can be forged by that."""
 
-from doubles import plain
+from fakes.doubles import plain
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -19,8 +19,8 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from fakes.scripts import said, scripted
 from markdown_it import MarkdownIt
-from scripts import said, scripted
 
 from engine import (
     Completion,

@@ -52,7 +52,7 @@ def test_links_to_folders_are_not_followed(file: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_an_error_of_the_disk_is_no_answer(file: Path, tmp_path: Path, question: str) -> None:
-    from failing_disk import failing
+    from failures.failing_disk import failing
 
     with failing(tmp_path, 1, errno.EIO) as disk, pytest.raises(OSError, match=r"Input/output|error"):
         QUESTIONS[question](file)

@@ -12,8 +12,8 @@ from itertools import product
 from typing import Any
 
 import pytest
+from cases.writer import stated
 from pydantic import BaseModel, field_validator
-from writer import stated
 
 from engine.formats.families import TaggedArgumentsSyntax, builtin_families
 from engine.formats.parsing import Parser

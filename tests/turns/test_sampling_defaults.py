@@ -9,9 +9,9 @@ from typing import Any
 
 import gguf
 import pytest
+from files.model_files import write
 from hypothesis import given
 from hypothesis import strategies as st
-from model_files import write
 
 from engine import ChatTemplate, Engine, ModelLoadError
 from engine.support.packaged import PACKAGED, Packaged

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-from scripts import scripted
+from fakes.scripts import scripted
 
 from engine import (
     ContentDelta,

@@ -14,8 +14,8 @@ import pytest
 
 pytest.importorskip("mcp")
 
+from fakes.scripts import said, wait_until
 from mcp_servers import engine, http, threads
-from scripts import said, wait_until
 
 from engine import MCP, EngineError, RequestError
 from engine.agent.mcp.config import entries

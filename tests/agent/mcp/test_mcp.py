@@ -17,9 +17,9 @@ import pytest
 
 pytest.importorskip("mcp")
 
+from fakes.scripts import said, wait_until
 from mcp.server import MCPServer
 from mcp_servers import by_hand, engine, http, results, threads
-from scripts import said, wait_until
 
 from engine import MCP, Agent, EngineError, EngineWarning, RequestError, Transcript, remote
 from engine.agent.mcp.transports import Stderr
@@ -307,7 +307,7 @@ LEFT = """
 import os, signal, sys, threading
 sys.path.insert(0, {support!r})
 from mcp_servers import by_hand, engine
-from scripts import said, wait_until
+from fakes.scripts import said, wait_until
 from pathlib import Path
 path = Path({path!r})
 

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from response_templates import HERMES
+from fakes.response_templates import HERMES
 
 from engine.cli import main
 from engine.formats.check.family_check import check, row_check

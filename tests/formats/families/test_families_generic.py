@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 import pytest
+from cases.parsing_cases import TOOLS, check_order, run, splits
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parsing_cases import TOOLS, check_order, run, splits
 
 from engine.formats.families import builtin_families
 from engine.formats.parsing import Parser

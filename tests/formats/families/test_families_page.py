@@ -137,11 +137,12 @@ The same records can be made in Python: `Families([Family(name=.., title=.., ver
 format=Format(..))])`; a single `Family` or `Format` may be given as `family=` too.
 
 A contribution is a row in `models.toml`, a file of literal outputs in `tests/golden/` and, only where the GGUF's own
-template is absent or wrong, a template in `templates/`. The tests write the usual turns (`tests/helpers/canonical.py`)
-in the new format by themselves. The file has, as `[[written]]`, a few of those turns as the family spells them, copied
-from its template or its models, which check that writing; and, as `[[case]]`, what only this family's models write,
-with what it means: malformed arguments, mistakes, other spellings. A new *shape* of calls is the only thing that needs
-Python: a module in `engine/formats/parsing/shapes/`, and a function in `tests/helpers/writer.py`.
+template is absent or wrong, a template in `templates/`. The tests write the usual turns
+(`tests/helpers/cases/canonical.py`) in the new format by themselves. The file has, as `[[written]]`, a few of those
+turns as the family spells them, copied from its template or its models, which check that writing; and, as `[[case]]`,
+what only this family's models write, with what it means: malformed arguments, mistakes, other spellings. A new *shape*
+of calls is the only thing that needs Python: a module in `engine/formats/parsing/shapes/`, and a function in
+`tests/helpers/cases/writer.py`.
 
 ## A model's own response template
 

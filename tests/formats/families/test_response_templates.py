@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import writer
-from canonical import Call, Turn
-from markup_values import TOOLS, elements
-from parsing_cases import run, splits
-from response_templates import CODER, HARMONY, HERMES, PARIS, SHAPES, stated
+from attacks.markup_values import TOOLS, elements
+from cases import writer
+from cases.canonical import Call, Turn
+from cases.parsing_cases import run, splits
+from fakes.response_templates import CODER, HARMONY, HERMES, PARIS, SHAPES, stated
 
 from engine.formats.check.family_check import row_check
 from engine.formats.families import Family

@@ -5,9 +5,9 @@ import random
 from typing import Any
 
 import pytest
-from parsing_cases import CASES, FAMILIES, TOOLS
-from response_templates import SHAPES
-from walking import byte_compiler, grammar_of, overflows, read_back, unread, walk
+from cases.parsing_cases import CASES, FAMILIES, TOOLS
+from cases.walking import byte_compiler, grammar_of, overflows, read_back, unread, walk
+from fakes.response_templates import SHAPES
 
 from engine.formats.families import builtin_families
 from engine.formats.families.response_template import format_of

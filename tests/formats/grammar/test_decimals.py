@@ -6,8 +6,8 @@ from itertools import product
 from typing import Annotated, Any
 
 import pytest
-from constrained import Turn, engine_of
-from parsing_cases import FAMILIES
+from cases.constrained import Turn, engine_of
+from cases.parsing_cases import FAMILIES
 from pydantic import BaseModel, Field, create_model
 
 from engine import as_tool

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from constrained import STATES, WISHES, State, Turn, engine_of, options_of
-from doubles import guess_always
-from scripts import backend_of
+from cases.constrained import STATES, WISHES, State, Turn, engine_of, options_of
+from fakes.doubles import guess_always
+from fakes.scripts import backend_of
 
 from engine import Completion, RequestError
 from engine.testing.scripted import ScriptedBackend

@@ -9,11 +9,11 @@ from time import process_time
 from typing import Any
 
 import pytest
-from constrained import Turn, engine_of
+from cases.constrained import Turn, engine_of
+from cases.parsing_cases import FAMILIES
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from parsing_cases import FAMILIES
 
 from engine.formats.families import builtin_families
 from engine.formats.parsing.argument_text import Schemas

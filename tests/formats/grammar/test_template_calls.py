@@ -9,7 +9,7 @@ import random
 from pathlib import Path
 
 import pytest
-from template_calls import SOURCES, drawn, held, writes
+from cases.template_calls import SOURCES, drawn, held, writes
 
 CASES = 5
 

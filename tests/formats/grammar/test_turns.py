@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from constrained import (
+from cases.constrained import (
     MAX_TOKENS,
     STATES,
     WISHES,
@@ -20,7 +20,7 @@ from constrained import (
     reasons,
     wrong,
 )
-from parsing_cases import find
+from cases.parsing_cases import find
 
 from engine import ChatTemplate, Completion, Engine
 from engine.formats.families import builtin_families

@@ -2,9 +2,9 @@
 without a name, and never run."""
 
 import pytest
-from canonical import Call, Turn
-from parsing_cases import families_where
-from writer import stated, written
+from cases.canonical import Call, Turn
+from cases.parsing_cases import families_where
+from cases.writer import stated, written
 
 from engine.formats.families import builtin_families
 from engine.formats.parsing import Parser

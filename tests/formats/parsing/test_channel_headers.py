@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from parsing_cases import run, splits
+from cases.parsing_cases import run, splits
 
 from engine.formats.families import builtin_families
 from engine.formats.parsing import Parser

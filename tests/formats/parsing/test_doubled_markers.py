@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 import pytest
-import writer
-from canonical import Call, Turn
-from parsing_cases import families_where, run, splits
+from cases import writer
+from cases.canonical import Call, Turn
+from cases.parsing_cases import families_where, run, splits
 
 from engine.formats.families import Format, TaggedArgumentsSyntax, builtin_families
 from engine.formats.parsing import Parser

@@ -7,9 +7,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from parsing_cases import (
+from cases.parsing_cases import (
     CASES,
     FAMILIES,
     TOOLS,
@@ -29,7 +27,9 @@ from parsing_cases import (
     run,
     splits,
 )
-from writer import is_bare, stated
+from cases.writer import is_bare, stated
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine.formats.families import builtin_families
 from engine.formats.parsing import Parser

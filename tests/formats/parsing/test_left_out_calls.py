@@ -4,7 +4,7 @@ if calls were read."""
 from typing import Any
 
 import pytest
-from parsing_cases import Case, cases_where, feed_pieces, pieces, run, splits
+from cases.parsing_cases import Case, cases_where, feed_pieces, pieces, run, splits
 
 from engine.formats.families import builtin_families
 from engine.types.completion import Completion

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from zlib import crc32
 
 import pytest
-import writer
-from canonical import Call, Turn
-from parsing_cases import FAMILIES, TOOLS, check_order, families_where, run, splits
-from response_templates import SHAPES
+from cases import writer
+from cases.canonical import Call, Turn
+from cases.parsing_cases import FAMILIES, TOOLS, check_order, families_where, run, splits
+from fakes.response_templates import SHAPES
 
 from engine.formats.families import Format, builtin_families
 from engine.formats.families.response_template import format_of

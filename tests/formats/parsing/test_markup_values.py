@@ -5,7 +5,7 @@ import random
 from zlib import crc32
 
 import pytest
-from markup_values import cut, drawn, families, held, judged, markup
+from attacks.markup_values import cut, drawn, families, held, judged, markup
 
 from engine.formats.parsing import Parser
 from engine.types.events import fold

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
-import writer
-from canonical import Call, Turn
-from parsing_cases import FAMILIES, feed_pieces, pieces, run, splits
-from writer import stated
+from cases import writer
+from cases.canonical import Call, Turn
+from cases.parsing_cases import FAMILIES, feed_pieces, pieces, run, splits
+from cases.writer import stated
 
 from engine.formats.families import Format, builtin_families
 from engine.formats.parsing import Parser

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import product
 
-from parsing_cases import (
+from cases.parsing_cases import (
     CASES,
     FAMILIES,
     TOOLS,

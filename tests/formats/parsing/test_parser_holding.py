@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from parsing_cases import (
+from cases.parsing_cases import (
     FAMILIES,
     TOOLS,
     Case,
@@ -18,7 +18,7 @@ from parsing_cases import (
     markers,
     one_argument,
 )
-from writer import is_bare
+from cases.writer import is_bare
 
 from engine.formats.families import builtin_families
 from engine.formats.parsing import Parser

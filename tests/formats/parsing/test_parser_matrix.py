@@ -5,8 +5,7 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from growth import GRACE, Run, growth, sample
-from parsing_cases import (
+from cases.parsing_cases import (
     CASES,
     FAMILIES,
     TOOLS,
@@ -24,7 +23,8 @@ from parsing_cases import (
     run,
     splits,
 )
-from writer import stated
+from cases.writer import stated
+from growth import GRACE, Run, growth, sample
 
 from engine.formats.families import Format, builtin_families
 from engine.formats.parsing import Parser

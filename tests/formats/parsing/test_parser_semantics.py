@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from parsing_cases import TOOLS, run, splits
+from cases.parsing_cases import TOOLS, run, splits
 
 from engine.formats.parsing import Parser
 from engine.support.errors import RequestError

@@ -5,7 +5,7 @@ import re
 from typing import Any, NamedTuple
 
 import pytest
-from parsing_cases import check_order, run, splits
+from cases.parsing_cases import check_order, run, splits
 
 from engine.formats.parsing import Parser
 from engine.types.completion import Completion

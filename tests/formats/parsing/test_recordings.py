@@ -4,8 +4,8 @@ import random
 from itertools import pairwise
 
 import pytest
-from parsing_cases import check_order
-from recordings import FAMILIES, TOOLS, Recording, load
+from cases.parsing_cases import check_order
+from cases.recordings import FAMILIES, TOOLS, Recording, load
 
 from engine.formats.families import builtin_families
 from engine.formats.parsing import Parser

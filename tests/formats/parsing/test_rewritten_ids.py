@@ -1,8 +1,8 @@
 """Ids of the form name and counter, of which a client replaced the punctuation: models copy them."""
 
 import pytest
-from parsing_cases import families_where, run
-from writer import stated
+from cases.parsing_cases import families_where, run
+from cases.writer import stated
 
 from engine.formats.families import TaggedJsonSyntax, builtin_families
 from engine.formats.parsing import Parser

@@ -4,8 +4,8 @@
 import json
 
 import pytest
-from parsing_cases import TOOLS, each_family, run
-from small_models import judge, mutants
+from cases.parsing_cases import TOOLS, each_family, run
+from fakes.small_models import judge, mutants
 
 from engine.formats.parsing import Parser
 from engine.types.events import fold

@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from parsing_cases import families_where, run, splits
-from writer import stated
+from cases.parsing_cases import families_where, run, splits
+from cases.writer import stated
 
 from engine.formats.families import builtin_families
 from engine.formats.parsing import Parser

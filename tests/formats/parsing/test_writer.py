@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import writer
-from canonical import TURNS, Turn
-from parsing_cases import TOOLS, canonical, documents, run
+from cases import writer
+from cases.canonical import TURNS, Turn
+from cases.parsing_cases import TOOLS, canonical, documents, run
 
 from engine.formats.families import builtin_families
 from engine.formats.parsing import Parser

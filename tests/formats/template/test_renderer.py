@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hostile_templates import TRIGGER, late
+from attacks.hostile_templates import TRIGGER, late
 
 from engine import ChatTemplate, Engine, TemplateError
 from engine.formats.template import chat_template, renderer, sandbox

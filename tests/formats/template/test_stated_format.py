@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from response_templates import ATTRIBUTE, BARE_KEYS, CODER, HARMONY, HERMES, PAIRS, PYTHON, stated
+from fakes.response_templates import ATTRIBUTE, BARE_KEYS, CODER, HARMONY, HERMES, PAIRS, PYTHON, stated
 
 from engine.formats.check.roundtrip import lost
 from engine.formats.families import Families, Format, ResponseTemplate, builtin_families

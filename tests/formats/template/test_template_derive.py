@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-from hostile_templates import ATTACKS
-from roundtrips import SOURCES, row
+from attacks.hostile_templates import ATTACKS
+from cases.roundtrips import SOURCES, row
 
 from engine.formats.families import JsonSyntax, TaggedArgumentsSyntax
 from engine.formats.template.capabilities import probe

@@ -4,8 +4,8 @@ import datetime as dt
 import random
 
 import pytest
-from attacking import attack, hurry
-from hostile_templates import ATTACKS, late
+from attacks.attacking import attack, hurry
+from attacks.hostile_templates import ATTACKS, late
 
 from engine.formats.template.env import Template
 from engine.support.errors import TemplateError

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from forging import (
+from attacks.forging import (
     CLEAN,
     OURS,
     SOURCES,

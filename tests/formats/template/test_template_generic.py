@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from writer import is_bare
+from cases.writer import is_bare
 
 from engine.formats.families import builtin_families
 from engine.formats.parsing import Parser

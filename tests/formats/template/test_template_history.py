@@ -10,9 +10,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import plain_jinja
 import pytest
-from roundtrips import FIXED, SOURCES
+from cases.roundtrips import FIXED, SOURCES
+from fakes import plain_jinja
 
 from engine.formats.template.chat_template import ChatTemplate
 from engine.support.errors import TemplateError

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from roundtrips import FIXED, SOURCES
+from cases.roundtrips import FIXED, SOURCES
 
 from engine.formats.template.chat_template import ChatTemplate
 from engine.testing import ScriptedEngine, call

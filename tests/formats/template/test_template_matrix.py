@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from roundtrips import FIXED, SOURCES
+from cases.roundtrips import FIXED, SOURCES
 
 from engine.formats.families import builtin_families
 from engine.formats.template.chat_template import ChatTemplate

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forging import MEDIA_MARKERS, OURS, SOURCES
+from attacks.forging import MEDIA_MARKERS, OURS, SOURCES
 
 from engine import Audio, ChatTemplate, Engine, Image, RequestError
 from engine.testing.scripted import ScriptedBackend

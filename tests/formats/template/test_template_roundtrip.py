@@ -7,7 +7,7 @@ Always over our own templates; over llama.cpp's tree too where `LLAMA_CPP_TEMPLA
 from pathlib import Path
 
 import pytest
-from roundtrips import SOURCES
+from cases.roundtrips import SOURCES
 
 from engine.formats.check.roundtrip import MESSAGES, lost, roundtrip
 from engine.formats.template.chat_template import ChatTemplate

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hostile_media import sound, wav
+from attacks.hostile_media import sound, wav
 
 from engine import Audio, RequestError
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import hostile_media
+from attacks import hostile_media
 
 SECONDS = 30  # for the slowest file; on a quiet machine it takes one
 PEAK = 1500  # MiB, with the files themselves, two bombs of 200 MiB among them
@@ -16,7 +16,7 @@ def test_no_file_of_a_stranger_does_more_than_it_may(
     repository: Path, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
     program = Path(hostile_media.__file__)
-    code = "import sys; sys.path[:0] = sys.argv[1:]; import hostile_media; hostile_media.main()"
+    code = "import sys; sys.path[:0] = sys.argv[1:]; from attacks import hostile_media; hostile_media.main()"
     command = [sys.executable, "-W", "ignore", "-c", code, str(repository), str(program.parent)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stderr

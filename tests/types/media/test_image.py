@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import pytest
-from hostile_media import many_scans, picture, png
+from attacks.hostile_media import many_scans, picture, png
 
 from engine import Image, RequestError
 from engine.types.media.image import MOST_PIXELS

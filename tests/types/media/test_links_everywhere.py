@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
-from picture_server import CAT, Pictures, answer, drip, serving
-from scripts import VOCAB, backend_of, said, scripted, wait_until
+from fakes.picture_server import CAT, Pictures, answer, drip, serving
+from fakes.scripts import VOCAB, backend_of, said, scripted, wait_until
 
 from engine import ChatTemplate, Engine, ImageLink, MediaUrls, Message, RequestError, as_tool, batch, remote
 from engine.openai import OpenAI

@@ -6,9 +6,9 @@ import time
 from typing import Any
 
 import pytest
-from hostile_media import picture, sound
-from media_doors import DOORS, SOUNDS, Asked, engine
-from picture_server import serving
+from attacks.hostile_media import picture, sound
+from attacks.media_doors import DOORS, SOUNDS, Asked, engine
+from fakes.picture_server import serving
 
 from engine import Audio, EngineError, Image, RequestError
 from engine.openai import AsyncOpenAI, OpenAI

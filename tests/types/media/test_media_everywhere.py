@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+from fakes.scripts import scripted
 from pydantic import ValidationError
-from scripts import scripted
 
 from engine import (
     Audio,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from picture_server import CAT, PUBLIC, Pictures, answer, certified, drip, redirect, serving
-from scripts import wait_until
+from fakes.picture_server import CAT, PUBLIC, Pictures, answer, certified, drip, redirect, serving
+from fakes.scripts import wait_until
 
 from engine import MediaUrls, RequestError
 from engine.support.offloop import in_thread
