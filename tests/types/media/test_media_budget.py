@@ -63,6 +63,24 @@ def test_a_request_has_one_budget(door: str, kind: str, monkeypatch: pytest.Monk
     assert "together" in said or "not shown" in said
 
 
+@pytest.mark.parametrize("kind", ["PNG", "FLAC"])
+@pytest.mark.parametrize(("what", "most"), [("parts", 2), ("bytes", 2.5)])
+def test_what_came_over_the_wire_is_counted_before_it_is_decoded(
+    kind: str, what: str, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each = len(FILES[kind]) if what == "bytes" else 1
+    monkeypatch.setitem(budget._MOST, what, int(most * each))  # pyright: ignore[reportPrivateUsage]
+    media = Audio if kind in SOUNDS else Image
+    files = [media.undecoded(Encoded(base64.b64encode(FILES[kind]).decode())) for _ in range(3)]
+    whole = MediaBudget()
+    for file in files[:2]:
+        file.decode(whole)
+        assert file.decode(whole).is_decoded, "once decoded, it counts no more"
+    with pytest.raises(RequestError, match=rf"have more than {int(most * each)} {what} together"):
+        files[2].decode(whole)
+    assert not files[2].is_decoded
+
+
 @pytest.mark.parametrize("door", DOORS)
 def test_a_request_whose_time_is_over_asks_no_child_for_the_rest(door: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
