@@ -76,7 +76,7 @@ def test_what_came_over_the_wire_is_counted_before_it_is_decoded(
     for file in files[:2]:
         file.decode(whole)
         assert file.decode(whole).is_decoded, "once decoded, it counts no more"
-    with pytest.raises(RequestError, match=rf"have more than {int(most * each)} {what} together"):
+    with pytest.raises(RequestError, match=rf"have more than {int(most * each):,} {what} together"):
         files[2].decode(whole)
     assert not files[2].is_decoded
 
