@@ -75,18 +75,16 @@ class AdapterSource:
 
 
 class AdapterLoader:
-    """Loads the adapters of one engine, from any thread; at once those that its source has `first`. If that fails,
-    calls `undo` and raises the error."""
+    """Loads the adapters of one engine, from any thread."""
 
-    def __init__(self, service: Service, source: AdapterSource | None, undo: Callable[[], object]) -> None:
+    def __init__(self, service: Service, source: AdapterSource | None) -> None:
         self._service = service
         self._source = source or AdapterSource()
-        try:
-            for name, file in self._source.first.items():
-                self._add(name, file, 1.0)
-        except BaseException:
-            undo()
-            raise
+
+    def load_first(self) -> None:
+        """Load those that its source has `first`; raises what `load` raises."""
+        for name, file in self._source.first.items():
+            self._add(name, file, 1.0)
 
     def load(self, name: str, path: str | Path, scale: float) -> AdapterInfo:
         """Load an adapter under a name; raises what `Engine.load_adapter` raises."""

@@ -104,10 +104,15 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
             service,
             Turns(service, template, seed, options and options.media_urls, sampling, name),
             model,
-            AdapterLoader(service, adapters, self.close),
+            AdapterLoader(service, adapters),
             Scorer(service),
             Embedder.of(service, None if model is None else model.info),
         )
+        try:
+            self._adapters.load_first()
+        except BaseException:
+            self.close()
+            raise
 
     def _hold(
         self,

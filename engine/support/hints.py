@@ -103,7 +103,7 @@ _SENTENCES = {
     "this is not there yet: a model runs on the devices of one machine": "rpc_servers rpc",
     "llama.cpp does not sample like that; see the options of SamplingParams":
         "num_beams beam_width use_beam_search tfs_z penalize_nl penalize_newline penalty_alpha no_repeat_ngram_size "
-        "guidance_scale early_stopping length_penalty dynatemp_range",
+        "guidance_scale early_stopping length_penalty",
 }  # fmt: skip
 _VALUES = {
     "stop": 'write a text, or a list of texts: stop=["\\n"]',

@@ -245,7 +245,7 @@ def test_options_are_set_taken_back_and_checked(
     )
     assert main(["chat", "--max-tokens", "99"]) == 0
     out = capsys.readouterr().out
-    assert "Set: max_tokens 99\nOptions: temperature, top_k" in out
+    assert "Set: max_tokens 99\nOptions: temperature, dynatemp_range, dynatemp_exponent, top_k" in out
     assert 'Set: temperature 0.5, max_tokens 9, stop "###", dry_breakers ["a", "b"], reasoning off' in out.replace(
         "\n", " "
     )

@@ -280,7 +280,7 @@ def test_names_that_would_leave_the_cache_are_refused(hub: Hub, repo: Repo, monk
             get("own/repo:Q8_0")
     repo.commit({Q8: DATA})
     for etag in ("..", "../x", "a/b", ""):
-        monkeypatch.setattr("hub_server.etag_of", lambda _, etag=etag: etag)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+        monkeypatch.setattr("fakes.hub_server.etag_of", lambda _, etag=etag: etag)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
         with pytest.raises(ModelLoadError, match="did not answer as the Hugging Face Hub does"):
             get("own/repo:Q8_0")
     assert list(api.cache_directory().parent.iterdir()) in ([], [api.cache_directory()])

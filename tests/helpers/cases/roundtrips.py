@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cases.writer import stated
+
 from engine.formats.check.roundtrip import MESSAGES, Outcome, lost, read
 from engine.formats.families import Format, builtin_families
 from engine.formats.template.capabilities import probe
@@ -95,19 +97,21 @@ def _differences(derived: Format, declared: Format) -> tuple[str, ...]:
         fields = ("open", "close", "history", "forced_open")
         pairs += [(f"reasoning.{field}", getattr(one, field), getattr(other, field)) for field in fields]
     if derived.tools is not None and declared.tools is not None:
-        fields = (
-            "shape",
-            "section",
-            "call",
-            "name_end",
-            "argument",
-            "quote",
-            "tag",
-            "name_is_key",
-            "id_open",
-            "id_end",
-        )
-        pairs += [(f"tools.{field}", getattr(derived.tools, field), getattr(declared.tools, field)) for field in fields]
+        defaults: dict[str, Any] = {
+            "shape": "",
+            "section": ("", ""),
+            "call": ("", ""),
+            "name_end": "",
+            "argument": ("", ""),
+            "quote": "",
+            "tag": ("", "", ""),
+            "name_is_key": False,
+            "id_open": "",
+            "id_end": "",
+        }
+        for field, default in defaults.items():
+            mine, theirs = (stated(tools, field, default) for tools in (derived.tools, declared.tools))
+            pairs.append((f"tools.{field}", mine, theirs))
     return tuple(name for name, mine, theirs in pairs if _bare(mine) != _bare(theirs))
 
 

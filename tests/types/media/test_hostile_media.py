@@ -17,7 +17,7 @@ def test_no_file_of_a_stranger_does_more_than_it_may(
 ) -> None:
     program = Path(hostile_media.__file__)
     code = "import sys; sys.path[:0] = sys.argv[1:]; from attacks import hostile_media; hostile_media.main()"
-    command = [sys.executable, "-W", "ignore", "-c", code, str(repository), str(program.parent)]
+    command = [sys.executable, "-W", "ignore", "-c", code, str(repository), str(program.parents[1])]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
