@@ -14,7 +14,8 @@ random 0.2 B (`models.py`). Rows, which `--part` chooses:
 - `memory`: most MiB resident after one, four and sixteen answers at once in a context of 8,192 tokens.
 
 `Llama` answers one request at a time, so that it has no row of several. llama-bench has none either, and its
-processor time is its threads' all the while. All have the same attention, the engine's choice.
+processor time is its threads' all the while. llama-bench and llama-server have the attention of the engine's pool,
+`Llama` its own default, without flash attention.
 """
 
 import argparse
@@ -122,8 +123,8 @@ def generated(peer: LlamaPython | LlamaServer, texts: Sequence[str], most: int) 
 
 
 def attention(path: Path) -> str:
-    """Returns what the engine chooses for a model on the CPU: "on" or "off"."""
-    return on_cpu(read_gguf(path), ContextOptions(), N_CTX, SLOTS).flash_attn
+    """Returns what the engine chooses on the CPU for a model whose slots share a pool: "on" or "off"."""
+    return on_cpu(read_gguf(path), ContextOptions(kv_unified=True), N_CTX, SLOTS).flash_attn
 
 
 MAKERS: dict[str, Maker] = {
