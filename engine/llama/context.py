@@ -493,11 +493,12 @@ class LlamaBackend:
     def _state(self, sequence: int, parts: int) -> bytes:
         context, lib = self._handle(), self._lib
         size = int(lib.llama_state_seq_get_size_ext(context, sequence, parts))
-        buffer = (ctypes.c_uint8 * size)()
-        written = int(lib.llama_state_seq_get_data_ext(context, buffer, size, sequence, parts))
+        state = bytes(size)  # written to in place: a state may be large, and nobody else has these bytes yet
+        address = ctypes.cast(ctypes.c_char_p(state), ctypes.POINTER(ctypes.c_uint8))
+        written = int(lib.llama_state_seq_get_data_ext(context, address, size, sequence, parts))
         if not written:
             raise DecodeError(f"llama.cpp could not save a state of {size:,} bytes; try again when nothing else runs.")
-        return bytes(memoryview(buffer)[:written])
+        return state if written == size else state[:written]
 
     def _set_state(self, sequence: int, state: bytes, parts: int) -> int:
         """Returns the number of bytes read; 0 on failure."""

@@ -210,7 +210,8 @@ class Model:
             _log.warning("%s", warning)
         _log.debug("%s", made.summary)
         attends_here = not (options.offload_kqv and layers.n_gpu_layers and machine.gpus)
-        is_stateful = self._info.is_recurrent or self._info.is_hybrid
+        is_stateful, window = self._info.is_recurrent or self._info.is_hybrid, self._file.sliding_window
+        states_whole = is_stateful or window > 0
         vectors = vector_info(library(), handle, self._file, vector_options(self._file, ready))
         info = ContextInfo(
             n_ctx=n_ctx,
@@ -221,13 +222,15 @@ class Model:
             separate_prefill=attends_here and n_sequences > 1,
             can_share=not is_stateful,
             copy_cost=copy_cost(self._file, ready, cells),
+            states_whole=states_whole,
+            passes_idle=attends_here and n_sequences > 1 and bool(ready.kv_unified) and not states_whole,
             checkpoint_bytes=checkpoint_bytes(self._file, ready, n_sequences) if is_stateful else 0,
             generates=not self._file.embeds,
             vectors=vectors,
             positions=positions(self._file, ready),
         )
         made_for = vectors if self._file.embeds else None
-        window, causal = self._file.sliding_window, self._file.is_causal
+        causal = self._file.is_causal
         reader = None if projector is None else self._projector(projector, ready)
         if reader is not None:
             info = replace(info, media=tuple(sorted(reader.kinds)))

@@ -46,6 +46,10 @@ class Cells:
         for cell in cells:
             self._holders[cell] += 1
 
+    def shared(self, cells: Sequence[int]) -> int:
+        """Returns how many of the first of these cells several sequences hold."""
+        return next((number for number, cell in enumerate(cells) if self._holders[cell] < 2), len(cells))
+
     def give_back(self, cells: Sequence[int]) -> None:
         """Count one sequence less that holds these cells."""
         for cell in cells:

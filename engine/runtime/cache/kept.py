@@ -5,13 +5,15 @@ from collections.abc import Callable, Sequence
 
 from engine.runtime.adapters.adapters import Adapters
 from engine.runtime.cache.match import Match
-from engine.runtime.cache.slots import common_prefix
+from engine.runtime.cache.slots import Slot, common_prefix
 from engine.runtime.cache.slots import shared as shared_length
 from engine.runtime.cache.state_store import OriginStates, Stored
 from engine.runtime.loop.backend import Backend
 from engine.support.errors import EngineError
 
 _log = logging.getLogger("engine.runner")
+_WORTH = 16
+"""Tokens for whose sake a state is kept, where idle sequences leave the pool."""
 
 
 class KeptStates:
@@ -22,7 +24,8 @@ class KeptStates:
         self._memory = memory
         self._info = memory.info
         self._states = states
-        self.worth = max(worth, self._info.copy_cost)
+        # A CPU loads a state of some hundred tokens faster than it evaluates a few.
+        self.worth = min(worth, _WORTH) if self._info.passes_idle else max(worth, self._info.copy_cost)
         self._claims: dict[int, Sequence[int]] = {}
 
     def claim(self, id_: int, tokens: Sequence[int]) -> None:
@@ -45,7 +48,7 @@ class KeptStates:
             fits = len(entry.tokens) <= self._info.n_ctx
             return shared_length(entry, entry.tokens, tokens, adapters) if fits else 0
 
-        return self._states.find(shared, least, whole=self._match.whole_only)
+        return self._states.find(shared, least, whole=self._info.states_whole)
 
     def keep(self, sequence: int, left: int, cut: Callable[[int, int], object]) -> None:
         """Keep the state of an idle sequence that is about to lose all but `left` tokens, if much of it is lost or a
@@ -55,15 +58,10 @@ class KeptStates:
         lost = len(tokens) - left
         if self._states is None or not slot.continued or lost < self.worth:
             return
-        if lost <= left and not self.claimed(tokens, left):
-            return
-        others = (other for other in self._match.slots if other is not slot)
-        if any(
-            shared_length(other, other.tokens, tokens, slot.adapters) > len(tokens) - self.worth for other in others
-        ):
+        if (lost <= left and not self.claimed(tokens, left)) or self._held_elsewhere(slot):
             return
         try:
-            self._states.keep(tokens, slot.adapters, self._memory, sequence, whole=self._match.whole_only)
+            self._states.keep(tokens, slot.adapters, self._memory, sequence, whole=self._info.states_whole)
             turn = max((point for point in slot.checkpoints if left < point.position < len(tokens)), default=None)
             if self._match.whole_only and turn is not None:
                 cut(sequence, turn.position)  # where the last turn began, from which a prompt may go on
@@ -71,6 +69,32 @@ class KeptStates:
                     self._states.keep(slot.tokens, slot.adapters, self._memory, sequence, whole=True)
         except (EngineError, MemoryError, RuntimeError) as error:  # RuntimeError: no thread that writes can be started
             _log.warning("the state of %d tokens was not kept: %s", len(tokens), error)
+
+    def has_room(self, sequences: Sequence[int]) -> bool:
+        """Whether the states of these sequences fit into the store together, and of a full pool in their place."""
+        if self._states is None or self._states.store.durable:  # a store on disk would write them at each turn
+            return False
+        size = sum(map(self._memory.state_size, sequences))
+        tokens = sum(len(self._match.slots[sequence].tokens) for sequence in sequences)
+        return size * max(self._info.cells, tokens) <= self._states.store.memory * tokens
+
+    def keep_all_of(self, sequence: int) -> bool:
+        """Keep the state of an idle sequence that is to be emptied. Returns whether that loses next to nothing."""
+        slot = self._match.slots[sequence]
+        if self._states is None or len(slot.tokens) < self.worth or self._held_elsewhere(slot):
+            return self._states is not None
+        try:
+            self._states.keep(slot.tokens, slot.adapters, self._memory, sequence, whole=False)
+        except (EngineError, MemoryError) as error:
+            _log.warning("the state of %d tokens was not kept: %s", len(slot.tokens), error)
+            return False
+        return True
+
+    def _held_elsewhere(self, slot: Slot) -> bool:
+        """Whether another sequence holds nearly all that this one does."""
+        least = len(slot.tokens) - self.worth
+        others = (other for other in self._match.slots if other is not slot)
+        return any(shared_length(other, other.tokens, slot.tokens, slot.adapters) > least for other in others)
 
     def read(self, entry: Stored) -> bytes | None:
         """Returns a state that `find` found; None if it is gone."""

@@ -16,6 +16,7 @@ from engine.runtime.adapters.adapters import BASE, Adapters
 from engine.runtime.cache.cells import Cells
 from engine.runtime.cache.checkpoints import Checkpoints
 from engine.runtime.cache.kept import KeptStates
+from engine.runtime.cache.leaving import Leaving
 from engine.runtime.cache.match import Match
 from engine.runtime.cache.slots import Slot, place_of
 from engine.runtime.cache.state_store import OriginStates, Stored
@@ -65,6 +66,7 @@ class PrefixCache:
         self.cells = Cells(memory.info.cells)
         self.takes_guesses = memory.info.can_share
         self.kept = KeptStates(self._match, memory, shelf, worth)
+        self.idle = Leaving(self._match, memory, self.cells, self.kept, self._cut)
 
     @property
     def whole_only(self) -> bool:

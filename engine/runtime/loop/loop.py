@@ -69,6 +69,7 @@ class Loop:
         self._adapters = LoadedAdapters(backend)
         self._scheduler = Scheduler(backend.info, options.prefill_seconds)
         self._drafts = drafter_for(backend, draft, options.draft_max, options.prefill_seconds, clock)
+        self._draft_follows = draft is not None  # it holds what each sequence holds, so that none may move
         self._clock = clock
         self._states: dict[int, SequenceState] = {}
         self._deadlines: dict[int, float] = {}
@@ -340,7 +341,7 @@ class Loop:
     def _admit(self) -> None:
         """Start waiting requests while there are sequences and cells, in order; but one that waits for a prefix that is
         being evaluated does not hold up the others."""
-        self._admit_again = False
+        self._admit_again = started = False
         for state in self._scheduler.waiting:
             request = state.request
             marks = request.turns if self.cache.whole_only else ()
@@ -365,10 +366,13 @@ class Loop:
                 break
             state.marks = marks
             self._scheduler.start(state, lease.sequence, lease.reused)
+            started = True
             try:
                 self._begin(state, lease.reused)
             except BaseException as error:  # noqa: BLE001 - options that fail end this request only
                 self._finish(state, "error", contained(error))
+        if started and not self._draft_follows:
+            self.cache.idle.leave()
 
     def _begin(self, state: SequenceState, reused: int) -> None:
         """Set up a request that has just got its sequence."""
