@@ -163,6 +163,27 @@ def test_what_is_better_decoded_separately_and_what_a_copy_costs(
     backend.close()
 
 
+@pytest.mark.parametrize(
+    ("architecture", "options", "whole", "passes"),
+    [
+        ("qwen3", {}, False, True),
+        ("qwen3", {"kv_unified": False}, False, False),
+        ("qwen3", {"n_sequences": 1}, False, False),
+        ("gemma3", {}, True, False),
+        ("mamba", {}, True, False),
+        ("lfm2", {}, True, False),
+    ],
+)
+def test_whose_idle_sequences_attention_passes(
+    tmp_path: Path, architecture: str, options: dict[str, Any], *, whole: bool, passes: bool
+) -> None:
+    with Model.load(model_files.write(tmp_path / "m.gguf", architecture)) as model:
+        asked: dict[str, Any] = {"n_sequences": 2, "n_ctx": 256, "n_threads": 1, **options}
+        backend = model.backend(ContextOptions(**asked))
+        assert (backend.info.states_whole, backend.info.passes_idle) == (whole, passes)
+        backend.close()
+
+
 def test_where_a_device_attends_batches_are_mixed_as_they_come(monkeypatch: pytest.MonkeyPatch, model: Model) -> None:
     card = Device("CUDA0", "a card", True, 1 << 30, 1 << 30)
     monkeypatch.setattr(model, "_machine", lambda: Machine(None, gpus=(card,)))
@@ -221,6 +242,18 @@ def test_a_state_that_does_not_fit_is_refused(model: Model, backend: LlamaBacken
     with pytest.raises(DecodeError, match="does not fit this context"):
         other.restore(0, backend.save(0))
     other.close()
+
+
+def test_a_state_of_sliding_windows_cannot_be_cut(tmp_path: Path) -> None:
+    """It holds only what its last token sees: `states_whole`."""
+    with Model.load(model_files.write(tmp_path / "m.gguf", "gemma3")) as model:
+        backend = model.backend(ContextOptions(n_threads=1, n_sequences=2, n_ctx=256))
+        prefill(backend, list(range(5, 95)))
+        assert backend.can_trim(0, 89)
+        backend.restore(1, backend.save(0))
+        assert backend.positions(1) == 90
+        assert not backend.can_trim(1, 89)
+        backend.close()
 
 
 def test_a_recurrent_memory_is_not_trimmed_nor_shared_in_part(tmp_path: Path) -> None:

@@ -74,7 +74,11 @@ class KeptStates:
         """Whether the states of these sequences fit into the store together, and of a full pool in their place."""
         if self._states is None or self._states.store.durable:  # a store on disk would write them at each turn
             return False
-        size = sum(map(self._memory.state_size, sequences))
+        try:
+            size = sum(map(self._memory.state_size, sequences))
+        except (EngineError, MemoryError) as error:
+            _log.warning("the states of %d sequences were not kept: %s", len(sequences), error)
+            return False
         tokens = sum(len(self._match.slots[sequence].tokens) for sequence in sequences)
         return size * max(self._info.cells, tokens) <= self._states.store.memory * tokens
 

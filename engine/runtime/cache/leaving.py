@@ -9,11 +9,10 @@ from engine.runtime.loop.backend import Backend
 
 
 class Leaving:
-    """Lets idle sequences leave the cells of a pool for the kept states. `cut` shortens a sequence, and returns how many
-    tokens it then holds."""
+    """Lets idle sequences leave the cells of a pool for the kept states. `cut` shortens a sequence."""
 
     def __init__(
-        self, match: Match, memory: Backend, cells: Cells, kept: KeptStates, cut: Callable[[int, int], int]
+        self, match: Match, memory: Backend, cells: Cells, kept: KeptStates, cut: Callable[[int, int], object]
     ) -> None:
         self._match = match
         self._memory = memory

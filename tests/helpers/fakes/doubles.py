@@ -8,6 +8,7 @@ import pytest
 
 from engine.formats.parsing import Parser
 from engine.runtime.adapters.adapters import BASE, Adapters
+from engine.runtime.cache.state_store import StateStore
 from engine.runtime.draft.draft_rule import DraftRecord, DraftRule
 from engine.runtime.loop.config import LoopOptions
 from engine.runtime.loop.generation import Limits
@@ -58,7 +59,8 @@ def echo(text: str) -> str:
 
 class Bench:
     """A loop over a scripted backend, stepped by hand; its books are checked after every step. `info`: what the backend
-    says of itself beside its sizes. `draft`: the script of a second backend, which guesses ahead."""
+    says of itself beside its sizes. `draft`: the script of a second backend, which guesses ahead. `states`: as the
+    loop's option."""
 
     def __init__(
         self,
@@ -67,6 +69,7 @@ class Bench:
         draft_max: int = 0,
         draft: Callable[[str], str] | None = None,
         info: dict[str, Any] | None = None,
+        states: StateStore | None = None,
         **options: Any,
     ) -> None:
         self.backend = ScriptedBackend(replies, **options)
@@ -74,7 +77,8 @@ class Bench:
         self.now = 0.0
         sizes = {name: value for name, value in options.items() if name in ("vocab", "n_ctx", "n_batch", "n_sequences")}
         self.draft = ScriptedBackend(draft, **sizes) if draft is not None else None
-        self.loop = Loop(self.backend, LoopOptions(draft_max=draft_max), draft=self.draft, clock=lambda: self.now)
+        loop = LoopOptions(draft_max=draft_max, states=states)
+        self.loop = Loop(self.backend, loop, draft=self.draft, clock=lambda: self.now)
         self.replies: dict[int, list[Reply]] = {}
         self._next = 0
 
