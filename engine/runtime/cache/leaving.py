@@ -23,7 +23,7 @@ class Leaving:
     def leave(self) -> None:
         """Keep the states of idle sequences and empty them, since requests have started.
 
-        Those stay of which sequences in use hold half or more. Of a row of a batch only what others begin with is kept.
+        Those stay of which sequences in use hold more than half. Of a row of a batch only what others begin with is kept.
         All stay if the store of states has less room than the pool, or than all of them need: what was idle is then not
         forgotten sooner than in the pool.
         """
@@ -31,14 +31,15 @@ class Leaving:
             return
         slots = self._match.slots
         spare = [index for index in self._match.spare() if slots[index].tokens]
+        if not spare or not self._kept.has_room(spare):
+            return
         for index in spare:
             if not slots[index].continued:
                 self._cut(index, self._cells.shared(slots[index].cells))
                 slots[index].continued = True
         used = {cell for slot in slots if not slot.spare for cell in slot.cells}
-        leaving = [index for index in spare if 2 * len(used.intersection(slots[index].cells)) < len(slots[index].cells)]
-        if self._kept.has_room(leaving):
-            for index in leaving:
-                if self._kept.keep_all_of(index):
-                    self._cut(index, 0)
-                    slots[index].used = 0
+        for index in spare:
+            cells = slots[index].cells
+            if 2 * len(used.intersection(cells)) <= len(cells) and self._kept.keep_all_of(index):
+                self._cut(index, 0)
+                slots[index].used = 0
