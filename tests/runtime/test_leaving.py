@@ -63,7 +63,7 @@ def test_what_starts_at_once_goes_on_where_it_is() -> None:
 def test_what_a_sequence_in_use_holds_stays() -> None:
     """As of agents with one long prompt, of which some wait for their tools: they would come back without sharing."""
     store = StateStore()
-    bench = pool(replies=lambda _: "fine " * 8, states=store)
+    bench = pool(replies=lambda _: "fine " * 6, states=store)
     for number in range(3):
         bench.submit(f"{SHARED}{number}")
     bench.run()
