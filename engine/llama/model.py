@@ -211,7 +211,6 @@ class Model:
         _log.debug("%s", made.summary)
         attends_here = not (options.offload_kqv and layers.n_gpu_layers and machine.gpus)
         is_stateful, window = self._info.is_recurrent or self._info.is_hybrid, self._file.sliding_window
-        states_whole = is_stateful or window > 0
         vectors = vector_info(library(), handle, self._file, vector_options(self._file, ready))
         info = ContextInfo(
             n_ctx=n_ctx,
@@ -222,8 +221,8 @@ class Model:
             separate_prefill=attends_here and n_sequences > 1,
             can_share=not is_stateful,
             copy_cost=copy_cost(self._file, ready, cells),
-            states_whole=states_whole,
-            passes_idle=attends_here and n_sequences > 1 and bool(ready.kv_unified) and not states_whole,
+            cut_states=0 if is_stateful else window or None,
+            passes_idle=attends_here and n_sequences > 1 and bool(ready.kv_unified) and not is_stateful,
             checkpoint_bytes=checkpoint_bytes(self._file, ready, n_sequences) if is_stateful else 0,
             generates=not self._file.embeds,
             vectors=vectors,

@@ -211,7 +211,7 @@ class ScriptedBackend:
             n_batch=n_batch,
             n_outputs=n_batch,
             can_share=trimmable,
-            states_whole=not trimmable,
+            cut_states=None if trimmable else 0,
             checkpoint_bytes=0 if trimmable else 1 << 20,
             vectors=self._vectors.info,
             media=() if projector is None else tuple(sorted(projector.kinds)),

@@ -164,23 +164,23 @@ def test_what_is_better_decoded_separately_and_what_a_copy_costs(
 
 
 @pytest.mark.parametrize(
-    ("architecture", "options", "whole", "passes"),
+    ("architecture", "options", "cut_states", "passes"),
     [
-        ("qwen3", {}, False, True),
-        ("qwen3", {"kv_unified": False}, False, False),
-        ("qwen3", {"n_sequences": 1}, False, False),
-        ("gemma3", {}, True, False),
-        ("mamba", {}, True, False),
-        ("lfm2", {}, True, False),
+        ("qwen3", {}, None, True),
+        ("qwen3", {"kv_unified": False}, None, False),
+        ("qwen3", {"n_sequences": 1}, None, False),
+        ("gemma3", {}, 32, True),
+        ("mamba", {}, 0, False),
+        ("lfm2", {}, 0, False),
     ],
 )
 def test_whose_idle_sequences_attention_passes(
-    tmp_path: Path, architecture: str, options: dict[str, Any], *, whole: bool, passes: bool
+    tmp_path: Path, architecture: str, options: dict[str, Any], cut_states: int | None, *, passes: bool
 ) -> None:
     with Model.load(model_files.write(tmp_path / "m.gguf", architecture)) as model:
         asked: dict[str, Any] = {"n_sequences": 2, "n_ctx": 256, "n_threads": 1, **options}
         backend = model.backend(ContextOptions(**asked))
-        assert (backend.info.states_whole, backend.info.passes_idle) == (whole, passes)
+        assert (backend.info.cut_states, backend.info.passes_idle) == (cut_states, passes)
         backend.close()
 
 
@@ -244,15 +244,16 @@ def test_a_state_that_does_not_fit_is_refused(model: Model, backend: LlamaBacken
     other.close()
 
 
-def test_a_state_of_sliding_windows_cannot_be_cut(tmp_path: Path) -> None:
-    """It holds only what its last token sees: `states_whole`."""
+def test_a_state_of_more_than_a_sliding_window_cannot_be_cut(tmp_path: Path) -> None:
+    """It holds only what its last token sees: `cut_states`."""
     with Model.load(model_files.write(tmp_path / "m.gguf", "gemma3")) as model:
         backend = model.backend(ContextOptions(n_threads=1, n_sequences=2, n_ctx=256))
         prefill(backend, list(range(5, 95)))
-        assert backend.can_trim(0, 89)
-        backend.restore(1, backend.save(0))
-        assert backend.positions(1) == 90
-        assert not backend.can_trim(1, 89)
+        for length in (90, 33, 32, 10):
+            assert backend.trim(0, length)
+            backend.restore(1, backend.save(0))
+            assert backend.positions(1) == length
+            assert backend.can_trim(1, length - 1) == (length <= 32)
         backend.close()
 
 

@@ -13,8 +13,9 @@ from engine.runtime.cache.state_store import StateStore
 SHARED = "a long beginning that many prompts have in common, and that takes a while to evaluate; "
 
 
-def pool(replies: Callable[[str], str] = echo, *, passes_idle: bool = True, **options: Any) -> Bench:
-    return Bench(replies, n_sequences=4, n_ctx=1000, kv_tokens=4000, info={"passes_idle": passes_idle}, **options)
+def pool(replies: Callable[[str], str] = echo, *, info: dict[str, Any] | None = None, **options: Any) -> Bench:
+    info = {"passes_idle": True, **(info or {})}
+    return Bench(replies, n_sequences=4, n_ctx=1000, kv_tokens=4000, info=info, **options)
 
 
 def held(bench: Bench) -> list[int]:
@@ -130,7 +131,7 @@ def talks(seed: int, *, passes_idle: bool) -> tuple[list[str], list[int]]:
     """Returns what a random traffic of conversations is answered, and how many tokens of each turn were reused: turns
     that go on, that take something back, alone and several at once."""
     random = Random(seed)
-    bench = pool(passes_idle=passes_idle)
+    bench = pool(info={"passes_idle": passes_idle})
     texts = [f"{number} {SHARED if number % 3 == 0 else 'asks ' * 9}" for number in range(8)]
     answers, reused = list[str](), list[int]()
     for _ in range(25):
@@ -147,6 +148,15 @@ def talks(seed: int, *, passes_idle: bool) -> tuple[list[str], list[int]]:
     return answers, reused
 
 
+def test_one_longer_than_a_sliding_window_stays() -> None:
+    bench = pool(info={"cut_states": 60})
+    short, long = "a short one, but long enough", f"{SHARED}and so on"
+    for text in (short, long, "another, at some length"):
+        answered(bench, text)
+    assert held(bench)[0] > len(long)
+    assert held(bench)[2:] == [0, 0], "only that one stays, beside the one that was just answered"
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_answers_are_the_same_and_no_more_is_evaluated(seed: int) -> None:
     answers, reused = talks(seed, passes_idle=True)
@@ -160,7 +170,7 @@ def test_a_state_that_cannot_be_cut_is_no_reason_to_evaluate_what_a_sequence_hol
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With sliding windows a state holds what its last token sees: cut, nothing of it is left."""
-    bench = Bench(lambda _: "y", n_sequences=2, n_ctx=1000, info={"states_whole": True}, states=StateStore())
+    bench = Bench(lambda _: "y", n_sequences=2, n_ctx=1000, info={"cut_states": 80}, states=StateStore())
     restored = list[int]()
     restore = bench.backend.restore
 

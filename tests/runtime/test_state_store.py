@@ -41,7 +41,7 @@ def shelf(store: StateStore, origin: Origin = ORIGIN) -> OriginStates:
 
 
 def keep(store: StateStore, tokens: tuple[int, ...], size: int = 1000, origin: Origin = ORIGIN) -> None:
-    shelf(store, origin).keep(tokens, BASE, Memory(bytes([tokens[0] % 256]) * size), 0, whole=False)
+    shelf(store, origin).keep(tokens, BASE, Memory(bytes([tokens[0] % 256]) * size), 0, None)
     store.flush()
 
 
@@ -65,11 +65,11 @@ def test_a_state_is_found_by_its_tokens(store: StateStore) -> None:
     assert entry.tokens == TOKENS
     assert store.read(ORIGIN, entry) == bytes(1000)
     assert held(store, OTHER) == set()
-    found = shelf(store).find(lambda _: 70, 64, whole=False)
+    found = shelf(store).find(lambda _: 70, 64, None)
     assert found is not None
     assert found[1] == 70
-    assert shelf(store).find(lambda _: 70, 71, whole=False) is None
-    assert shelf(store).find(lambda _: 70, 64, whole=True) is None, "a part of a state that cannot be cut is of no use"
+    assert shelf(store).find(lambda _: 70, 71, None) is None
+    assert shelf(store).find(lambda _: 70, 64, 0) is None, "a part of a state that cannot be cut is of no use"
 
 
 def test_the_least_recently_used_goes_first(store: StateStore) -> None:
@@ -90,7 +90,7 @@ def test_a_longer_state_takes_the_place_of_its_beginning(store: StateStore) -> N
     keep(store, (*TOKENS, 5))
     assert held(store) == {(*TOKENS, 5)}
     memory = Memory(bytes(1000))
-    shelf(store).keep(TOKENS, BASE, memory, 0, whole=False)
+    shelf(store).keep(TOKENS, BASE, memory, 0, None)
     assert (held(store), memory.saves) == ({(*TOKENS, 5)}, 0)
     keep(store, TOKENS, origin=OTHER)
     assert held(store, OTHER) == {TOKENS}
@@ -99,7 +99,7 @@ def test_a_longer_state_takes_the_place_of_its_beginning(store: StateStore) -> N
 def test_states_of_other_adapters_stand_beside_each_other(store: StateStore) -> None:
     several = [BASE, Adapters((("a", 1.0),)), Adapters((("a", 0.5),))]
     for number, adapters in enumerate(several):
-        shelf(store).keep(TOKENS, adapters, Memory(bytes([number]) * 1000), 0, whole=False)
+        shelf(store).keep(TOKENS, adapters, Memory(bytes([number]) * 1000), 0, None)
         store.flush()
     assert {entry.adapters for entry in store.entries(ORIGIN)} == set(several)
     for entry in store.entries(ORIGIN):
@@ -108,14 +108,14 @@ def test_states_of_other_adapters_stand_beside_each_other(store: StateStore) -> 
 
 def test_states_that_cannot_be_cut_stand_beside_each_other(store: StateStore) -> None:
     for tokens in ((*TOKENS, 5), TOKENS):
-        shelf(store).keep(tokens, BASE, Memory(bytes(1000)), 0, whole=True)
+        shelf(store).keep(tokens, BASE, Memory(bytes(1000)), 0, 0)
         store.flush()
     assert held(store) == {TOKENS, (*TOKENS, 5)}
 
 
 def test_a_state_larger_than_the_budget_is_not_saved(store: StateStore) -> None:
     memory = Memory(bytes(10_000))
-    shelf(store).keep(TOKENS, BASE, memory, 0, whole=False)
+    shelf(store).keep(TOKENS, BASE, memory, 0, None)
     assert (memory.saves, held(store)) == (0, set())
 
 

@@ -48,7 +48,7 @@ class KeptStates:
             fits = len(entry.tokens) <= self._info.n_ctx
             return shared_length(entry, entry.tokens, tokens, adapters) if fits else 0
 
-        return self._states.find(shared, least, whole=self._info.states_whole)
+        return self._states.find(shared, least, self._info.cut_states)
 
     def keep(self, sequence: int, left: int, cut: Callable[[int, int], object]) -> None:
         """Keep the state of an idle sequence that is about to lose all but `left` tokens, if much of it is lost or a
@@ -61,12 +61,12 @@ class KeptStates:
         if (lost <= left and not self.claimed(tokens, left)) or self._held_elsewhere(slot):
             return
         try:
-            self._states.keep(tokens, slot.adapters, self._memory, sequence, whole=self._info.states_whole)
+            self._states.keep(tokens, slot.adapters, self._memory, sequence, self._info.cut_states)
             turn = max((point for point in slot.checkpoints if left < point.position < len(tokens)), default=None)
             if self._match.whole_only and turn is not None:
                 cut(sequence, turn.position)  # where the last turn began, from which a prompt may go on
                 if slot.tokens:
-                    self._states.keep(slot.tokens, slot.adapters, self._memory, sequence, whole=True)
+                    self._states.keep(slot.tokens, slot.adapters, self._memory, sequence, self._info.cut_states)
         except (EngineError, MemoryError, RuntimeError) as error:  # RuntimeError: no thread that writes can be started
             _log.warning("the state of %d tokens was not kept: %s", len(tokens), error)
 
@@ -83,12 +83,15 @@ class KeptStates:
         return size * max(self._info.cells, tokens) <= self._states.store.memory * tokens
 
     def keep_all_of(self, sequence: int) -> bool:
-        """Keep the state of an idle sequence that is to be emptied. Returns whether that loses next to nothing."""
-        slot = self._match.slots[sequence]
+        """Keep the state of an idle sequence that is to be emptied. Returns whether that loses next to nothing: a state
+        that cannot be cut would, beside the sequence, which can."""
+        slot, longest = self._match.slots[sequence], self._info.cut_states
+        if longest is not None and len(slot.tokens) > longest:
+            return False
         if self._states is None or len(slot.tokens) < self.worth or self._held_elsewhere(slot):
             return self._states is not None
         try:
-            self._states.keep(slot.tokens, slot.adapters, self._memory, sequence, whole=False)
+            self._states.keep(slot.tokens, slot.adapters, self._memory, sequence, longest)
         except (EngineError, MemoryError) as error:
             _log.warning("the state of %d tokens was not kept: %s", len(slot.tokens), error)
             return False

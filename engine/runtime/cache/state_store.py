@@ -191,7 +191,8 @@ class Saves(Protocol):
 
 
 class OriginStates:
-    """The states of one origin in a store. `whole`: the memory cannot be cut, so a state is only of use in full."""
+    """The states of one origin in a store. `longest`: the most tokens of a state that can be cut (None: any); a longer
+    one is only of use in full."""
 
     def __init__(self, store: StateStore, origin: Callable[[], Origin]) -> None:
         self.store = store
@@ -201,13 +202,13 @@ class OriginStates:
     def _origin(self) -> Origin:
         return self._find_origin()
 
-    def find(self, shared: Callable[[Stored], int], least: int, *, whole: bool) -> tuple[Stored, int] | None:
+    def find(self, shared: Callable[[Stored], int], least: int, longest: int | None) -> tuple[Stored, int] | None:
         """Returns the state that shares most with a prompt, and how many tokens; None if those are fewer than
         `least`."""
         best: tuple[Stored, int] | None = None
         for entry in self.store.entries(self._origin):
             length = shared(entry)
-            if length >= least and not (whole and length < len(entry.tokens)):
+            if length >= least and (length == len(entry.tokens) or _is_cut(entry.tokens, longest)):
                 best, least = (entry, length), length + 1
         return best
 
@@ -219,7 +220,9 @@ class OriginStates:
         """Forget a state that could not be used."""
         self.store.discard(self._origin, entry)
 
-    def keep(self, tokens: Sequence[int], adapters: Adapters, memory: Saves, sequence: int, *, whole: bool) -> None:
+    def keep(
+        self, tokens: Sequence[int], adapters: Adapters, memory: Saves, sequence: int, longest: int | None
+    ) -> None:
         """Put a state into the store, unless one there holds all of these tokens. States that it continues go."""
         held = tuple(tokens)
         covered: list[Stored] = []
@@ -227,9 +230,14 @@ class OriginStates:
             other = entry.tokens
             if entry.adapters != adapters:
                 continue
-            if other == held or (not whole and other[: len(held)] == held):
+            if other == held or (_is_cut(other, longest) and other[: len(held)] == held):
                 return
-            if not whole and held[: len(other)] == other:
+            if _is_cut(held, longest) and held[: len(other)] == other:
                 covered.append(entry)
         if self.store.takes(memory.state_size(sequence)):
             self.store.put(self._origin, SavedState(held, memory.save(sequence), adapters), covered)
+
+
+def _is_cut(tokens: Sequence[int], longest: int | None) -> bool:
+    """Whether a state of these tokens can be cut."""
+    return longest is None or len(tokens) <= longest

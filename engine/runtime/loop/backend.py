@@ -41,8 +41,8 @@ class ContextInfo:
     - `can_share`: a sequence can be cut, and a part of it copied. False for recurrent memories: only all of it, or
       nothing.
     - `copy_cost`: number of tokens whose evaluation takes about as long as one `copy`; 0 if sequences share cells.
-    - `states_whole`: a saved state cannot be cut: of a recurrent memory, and of sliding windows, since llama.cpp saves
-      what the last token sees (llama-kv-cache.cpp, `state_write`).
+    - `cut_states`: the most tokens of a saved state that can be cut; None: any. 0 for a recurrent memory, and the
+      window for a sliding one, since llama.cpp saves what the last token sees (llama-kv-cache.cpp, `state_write`).
     - `passes_idle`: attention takes longer for the cells of idle sequences (a pool on the CPU).
     - `checkpoint_bytes`: maximum size of all checkpoints together; 0 if none are needed.
     - `generates`: it can continue a text. False for embedding models, which only make vectors.
@@ -58,7 +58,7 @@ class ContextInfo:
     separate_prefill: bool = False
     can_share: bool = True
     copy_cost: int = 0
-    states_whole: bool = False
+    cut_states: int | None = None
     passes_idle: bool = False
     checkpoint_bytes: int = 0
     generates: bool = True
