@@ -53,8 +53,11 @@ def test_a_turn_runs_away_where_the_rule_says_so(parts: Any, limit: int) -> None
 def test_up_to_its_end_nothing_differs(before: str, unit: str, times: int, drafting: bool) -> None:
     text = before + unit * times + "."
     end = first_end(list(text.encode()), 64)
-    options: Any = {"draft_max": 4, "draft": lambda seen: text[len(seen) - 1 :]} if drafting else {}
-    bench = Bench(lambda _: text, **options)
+
+    def guess(seen: str) -> str:
+        return text[len(seen) - 1 :]
+
+    bench = Bench(lambda _: text, draft_max=4 if drafting else 0, draft=guess if drafting else None)
     id_ = bench.submit("?", Limits(repetition=64))
     bench.run()
     answer = bench.completion(id_)

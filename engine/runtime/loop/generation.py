@@ -191,10 +191,7 @@ class Generation:
     def _is_runaway(self, repetition: Repetition) -> bool:
         """Whether the turn ends because it repeats itself. A grammar may demand just that, and reasoning in front of an
         answer that it holds is closed instead."""
-        if self.matcher is not None:
-            repetition.clear()
-            return False
-        if not repetition.is_runaway() or self.tokens < self._limits.min_tokens:
+        if not repetition.is_runaway() or self.matcher is not None or self.tokens < self._limits.min_tokens:
             return False
         self._closing = self._guide is not None and self._parser.in_reasoning and bool(self._limits.reasoning_close)
         self.ran_away = not self._closing

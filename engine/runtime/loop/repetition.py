@@ -16,10 +16,6 @@ class Repetition:
         self.append = self._tokens.append
         """Add a token."""
 
-    def clear(self) -> None:
-        """Forget the tokens so far."""
-        self._tokens.clear()
-
     def is_runaway(self) -> bool:
         """Whether the turn has run away, after each `_EVERY`th token; otherwise False."""
         tokens, limit = self._tokens, self._limit
