@@ -11,7 +11,7 @@ from engine.runtime.guidance.guide import Guide, ParserView
 from engine.runtime.guidance.matcher import Matcher
 from engine.runtime.loop.backend import Vocab
 from engine.runtime.loop.repeats import CallRepeats
-from engine.runtime.loop.repetition import Repetition
+from engine.runtime.loop.repetition import LOOK_EVERY, Repetition
 from engine.runtime.loop.stops import ContentStops
 from engine.types.events import Event, Finished
 from engine.types.sampling import FinishReason
@@ -182,7 +182,7 @@ class Generation:
             return Advance(events, (), self._complete)
         if limits.max_tokens is not None and self.tokens >= limits.max_tokens:
             return Advance(events, (), "length")
-        if self._repetition is not None and self._is_runaway(self._repetition):
+        if self._repetition is not None and not self.tokens % LOOK_EVERY and self._is_runaway(self._repetition):
             return Advance(events, (), "length")
         if limits.reasoning_budget is None and not self._closing and guide is None:
             return Advance(events)
