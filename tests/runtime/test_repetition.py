@@ -116,7 +116,8 @@ def test_every_way_of_asking_ends_alike_and_says_so(caplog: pytest.LogCaptureFix
 @pytest.mark.parametrize("options", [{"repetition_limit": 0}, {"ignore_eos": True, "max_tokens": len(LOOP)}])
 def test_it_can_be_left_out(options: Any) -> None:
     with scripted(lambda _: LOOP) as llm:
-        assert [llm.chat("Go.", **options).content, llm.complete("x", **options).content] == [LOOP, LOOP]
+        answers: list[Completion] = [llm.chat("Go.", **options), llm.complete("x", **options)]
+        assert [each.content for each in answers] == [LOOP, LOOP]
 
 
 def test_what_stands_in_the_prompt_does_not_count() -> None:
