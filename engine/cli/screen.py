@@ -98,10 +98,10 @@ class Screen:
                 self._open("result", 0, 0)
                 self.write(content, "red" if failed else _STYLES["result"])
                 self.settle()
-            case events.Finished(reason):
+            case events.Finished(reason, usage):
                 if reason not in ("stop", "tool_calls"):
                     self.settle()
-                    self.write(f"[{ending(reason)}]\n", "red")
+                    self.write(f"[{ending(reason, usage)}]\n", "red")
                 self.settle()
 
     def settle(self) -> None:

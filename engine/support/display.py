@@ -111,6 +111,8 @@ _BUTTON = (
 _LIMITS = {
     "max_tokens": "The answer was cut off at {:,} tokens, the most allowed (max_tokens).",
     "context": "The answer was cut off at {:,} tokens: the conversation reached the end of the context (n_ctx).",
+    "repetition": "The answer was cut off at {:,} tokens: its end is one text again and again (repetition_limit). "
+    "repeat_penalty=1.1 or dry_multiplier=0.8 makes that rarer.",
 }
 _ENDINGS = {
     "length": "The answer was cut off: it reached the most tokens allowed (max_tokens), or the end of the context.",

@@ -193,6 +193,7 @@ class SamplingOptions(TypedDict, total=False):
     ignore_eos: bool
     max_tokens: int | None
     min_tokens: int | None
+    repetition_limit: int
     bad_words: str | Sequence[str]
 
 

@@ -50,7 +50,7 @@ _FILTERS = frozenset(
     }
 )
 _NONE = frozenset[str]()
-_UNTOLD = frozenset({"logprobs", "max_tokens", "min_tokens", "ignore_eos"})
+_UNTOLD = frozenset({"logprobs", "max_tokens", "min_tokens", "ignore_eos", "repetition_limit"})
 """Numbers that say nothing of how a token is drawn."""
 
 

@@ -22,8 +22,9 @@ class Usage(Record):
     (`overflow="truncate_oldest"`), `shortened_results` are in it only in part (`overflow="shorten_results"`).
     `dropped_calls` are neither shown nor run: with `tool_choice="none"` all; otherwise one that repeats another of its
     turn, which was to make calls, and so ended it.
-    `limit` is what cut off an answer that ended by "length": `max_tokens`, or the end of the context. `sampling` tells
-    what the tokens were drawn with, and who said so: "temperature 0.6 (the caller); top_k 40 (the file)".
+    `limit` is what cut off an answer that ended by "length": `max_tokens`, `repetition_limit`, or the end of the
+    context. `sampling` tells what the tokens were drawn with, and who said so: "temperature 0.6 (the caller); top_k 40
+    (the file)".
     A usage is false where nothing was counted: a server need not tell.
     """
 

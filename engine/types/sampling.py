@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, field_validator
 from engine.support.display import short, tokens_html
 from engine.types.parts import Record
 
-Limit: TypeAlias = Literal["max_tokens", "context"]
+Limit: TypeAlias = Literal["max_tokens", "context", "repetition"]
 
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "cancelled", "deadline", "error"]
@@ -67,6 +67,9 @@ class SamplingParams(Record):
     - `max_tokens`: the most tokens; None: up to the end of the context. `ignore_eos`: the model's end tokens do not end
       the turn; the caller's stops still do. `min_tokens`: before as many, no end token and none of `stop_tokens` is
       drawn, unless a constraint decides where the answer ends.
+    - `repetition_limit` (0: off, else 64 or more): a text that stands four times in a row or more, word for word, and
+      fills so many tokens ends the turn, with the finish reason "length"; it is one of at most as many tokens, written
+      in this turn. Where a constraint is in force, and with `ignore_eos`, nothing ends so.
     - `bad_words`: texts that are not written, also inside longer words; a constraint's own literals are.
     """
 
@@ -106,6 +109,7 @@ class SamplingParams(Record):
     ignore_eos: bool = False
     max_tokens: int | None = Field(default=None, ge=1)
     min_tokens: int | None = Field(default=None, ge=0)
+    repetition_limit: Literal[0] | Annotated[int, Field(ge=64, lt=2**31)] = 512
     bad_words: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(default=(), max_length=100)
 
     @field_validator("temperature")

@@ -84,6 +84,7 @@ def test_what_our_own_requests_say_is_understood() -> None:
         ignore_eos=True,
         max_tokens=9,
         min_tokens=2,
+        repetition_limit=700,
         bad_words=("y",),
     )
     assert given.model_fields_set == set(SamplingParams.model_fields) - {"logits_processors"}

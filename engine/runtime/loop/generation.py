@@ -11,6 +11,7 @@ from engine.runtime.guidance.guide import Guide, ParserView
 from engine.runtime.guidance.matcher import Matcher
 from engine.runtime.loop.backend import Vocab
 from engine.runtime.loop.repeats import CallRepeats
+from engine.runtime.loop.repetition import LOOK_EVERY, Repetition
 from engine.runtime.loop.stops import ContentStops
 from engine.types.events import Event, Finished
 from engine.types.sampling import FinishReason
@@ -58,6 +59,8 @@ class Limits:
     - `ignore_eos`: end tokens do not end the generation and leave no trace.
     - `repeats`: a call that equals an earlier one of the turn is like any other; if not, it ends the generation and is
       not part of it.
+    - `repetition`: as many tokens of one text, again and again, end the generation once it has `min_tokens`, or close
+      reasoning that a constrained answer follows; not while a grammar is in force. 0 for never, else at least 64.
     - `reasoning_budget`: maximum number of reasoning tokens; then `reasoning_close` is forced. None for no limit.
     """
 
@@ -68,6 +71,8 @@ class Limits:
     markers: frozenset[int] = frozenset()
     ignore_eos: bool = False
     repeats: bool = True
+    repetition: int = 0
+    min_tokens: int = 0
     reasoning_budget: int | None = None
     reasoning_close: tuple[int, ...] = ()
 
@@ -99,7 +104,8 @@ class Generation:
     """Turns the drawn tokens of one turn into events.
 
     `tokens` counts the tokens that became part of the turn (forced ones too), `reasoning_tokens` those that were read
-    as reasoning, the closing marker included. `guide` determines what the grammar of the turn allows and forces.
+    as reasoning, the closing marker included. `ran_away`: it was ended because it repeated itself. `guide` determines
+    what the grammar of the turn allows and forces.
     """
 
     def __init__(self, tokens: TokenTable, parser: Parser, limits: Limits, guide: Guide | None = None) -> None:
@@ -109,12 +115,14 @@ class Generation:
         self._limits = limits
         self._stops = ContentStops(limits.stop) if limits.stop else None
         self._repeats = None if limits.repeats else CallRepeats()
+        self._repetition = Repetition(limits.repetition) if limits.repetition else None
         filters = self._stops is not None or self._repeats is not None
         self._feed = self._filtered_feed if filters else parser.feed
         self._decoder = _Decoder("replace")
         self._closing = False
         self.tokens = 0
         self.reasoning_tokens = 0
+        self.ran_away = False
 
     @property
     def matcher(self) -> Matcher | None:
@@ -174,9 +182,20 @@ class Generation:
             return Advance(events, (), self._complete)
         if limits.max_tokens is not None and self.tokens >= limits.max_tokens:
             return Advance(events, (), "length")
+        if self._repetition is not None and not self.tokens % LOOK_EVERY and self._is_runaway(self._repetition):
+            return Advance(events, (), "length")
         if limits.reasoning_budget is None and not self._closing and guide is None:
             return Advance(events)
         return self._forward(self._enforce_budget(events))
+
+    def _is_runaway(self, repetition: Repetition) -> bool:
+        """Whether the turn ends because it repeats itself. A grammar may demand just that, and reasoning in front of an
+        answer that it holds is closed instead."""
+        if not repetition.is_runaway() or self.matcher is not None or self.tokens < self._limits.min_tokens:
+            return False
+        self._closing = self._guide is not None and self._parser.in_reasoning and bool(self._limits.reasoning_close)
+        self.ran_away = not self._closing
+        return self.ran_away
 
     def _forward(self, advance: Advance) -> Advance:
         """Append the tokens that the grammar forces."""
@@ -227,6 +246,8 @@ class Generation:
         if guide is not None and not taken:
             guide.drew(token)
         self.tokens += 1
+        if self._repetition is not None:
+            self._repetition.append(token)
         if self._parser.in_reasoning:
             self.reasoning_tokens += 1
         data, special, _ = self._tokens[token]

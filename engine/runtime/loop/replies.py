@@ -63,8 +63,8 @@ class Replies:
         events, logprobs = state.take()
         usage, most = state.usage(now), state.request.sampling.max_tokens
         if last.reason == "length":
-            limit = "max_tokens" if most is not None and usage.completion_tokens >= most else "context"
-            usage = usage.model_copy(update={"limit": limit})
+            cut = "max_tokens" if most is not None and usage.completion_tokens >= most else "context"
+            usage = usage.model_copy(update={"limit": "repetition" if state.generation.ran_away else cut})
         if last.usage is not None:  # what only the parser knows
             usage = usage.model_copy(update={"dropped_calls": usage.dropped_calls + last.usage.dropped_calls})
         events = (*events, *closing, replace(last, usage=usage))

@@ -131,6 +131,8 @@ class PromptTokens:
             markers=self._single(turn.markers)[0],
             ignore_eos=sampling.ignore_eos,
             repeats=turn.constraint is None or not turn.constraint.only_calls,
+            repetition=0 if sampling.ignore_eos else sampling.repetition_limit,
+            min_tokens=sampling.min_tokens or 0,
             reasoning_budget=turn.reasoning_budget,
             reasoning_close=self._encoded(turn.reasoning_close),
         )

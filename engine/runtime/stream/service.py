@@ -449,6 +449,13 @@ class _Deliveries:
                 finished.usage.completion_tokens,
                 self._n_ctx,
             )
+        if finished.usage and finished.usage.limit == "repetition":
+            _log.warning(
+                "An answer ended after %d tokens because the last %d were one text again and again; repeat_penalty=1.1 "
+                "or dry_multiplier=0.8 makes that rarer, repetition_limit=0 lets it go on.",
+                finished.usage.completion_tokens,
+                turn.sampling.repetition_limit,
+            )
         if turn.ended is not None and finished.reason in ("stop", "tool_calls"):
             try:
                 turn.ended(queue.received)
