@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeAlias
 from engine.agent.execution import Job, answers, answers_async, save, save_async
 from engine.agent.limits import RunOptions
 from engine.agent.transcript import CallRecord, RunEnd, Transcript
-from engine.support.display import Block, Span, counted, ending, figures, page_html, page_markdown, short, timeline_html
+from engine.support.display import Block, Span, counted, page_html, page_markdown, short, timeline_html
 from engine.support.errors import ContextOverflowError, EngineError, RequestError
 from engine.support.guided import Guided
 from engine.support.offloop import off_loop
@@ -22,7 +22,7 @@ from engine.support.tracing import begin as begin_span
 from engine.tools import Toolbox, ToolContext, ToolOutcome, error_text
 from engine.types.answer_formats import Answer_co
 from engine.types.blocks import result_block
-from engine.types.completion import Completion, blocks_of
+from engine.types.completion import Completion, blocks_of, ending, figures
 from engine.types.events import Event, ToolResult
 from engine.types.media import MediaKind
 from engine.types.messages import Message, Messages, message_block

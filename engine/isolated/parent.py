@@ -53,7 +53,7 @@ class IsolatedModel:
 
     def __init__(self, link: Link, info: ModelInfo) -> None:
         self._link = link
-        self._info = info
+        self.info = info
         self._vocabulary = _Vocabulary(info.path)
 
     @classmethod
@@ -78,10 +78,6 @@ class IsolatedModel:
             if isinstance(error, ChildGoneError):
                 raise _to_load_again(error) from error
             raise
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._info
 
     @property
     def vocab(self) -> LlamaVocab:

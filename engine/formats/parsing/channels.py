@@ -259,13 +259,13 @@ class ChannelTurn:
         """Read the arguments of a call: JSON, or raw code for a built-in that takes code."""
         reader = self._reader
         call = self._emitter.call(recipient.removeprefix(self._syntax.namespace), None)
-        yield from reader.space()
-        if not (yield from reader.more()):
+        char = yield from reader.after_space()
+        if not char:
             call.end("truncated")
             return
         if (yield from reader.starts(self._in_body)) is not None:
             call.end()
-        elif reader.buffer[reader.pos] not in '{["' and recipient == call.name and self._takes_code(call.name):
+        elif char not in '{["' and recipient == call.name and self._takes_code(call.name):
             yield from self._code(call)
         else:
             yield from self._arguments(call)

@@ -40,12 +40,11 @@ class JsonShape:
         reader, section = self._reader, self._section
         in_array = some = False
         while True:
-            yield from reader.space()
-            if not (yield from reader.more()):
+            char = yield from reader.after_space()
+            if not char:
                 return ""
             if (yield from section.closed()):
                 return section.close.after
-            char = reader.buffer[reader.pos]
             if char == "{":
                 yield from self.call(listed=in_array)
                 some = True
@@ -122,10 +121,9 @@ class JsonShape:
             return Outcome.MALFORMED
         reader.take(1, "marker")
         while True:
-            yield from reader.space("marker")
-            if not (yield from reader.more()):
+            char = yield from reader.after_space("marker")
+            if not char:
                 return Outcome.TRUNCATED
-            char = reader.buffer[reader.pos]
             if char == "}":
                 reader.take(1, "marker")
                 return Outcome.COMPLETE
@@ -136,22 +134,19 @@ class JsonShape:
                 return Outcome.COMPLETE  # a missing closing brace after complete arguments
             state.python = state.python or char == "'"
             key = yield from self._text(state, "marker")
-            if key is not None:
-                yield from reader.space("marker")
-                if (yield from reader.more()) and reader.buffer[reader.pos] == ":":
-                    reader.take(1, "marker")
-                    yield from reader.space("marker")
-                    outcome = yield from self._member(state, key, depth)
-                    if outcome is Outcome.COMPLETE:
-                        continue
-                    return outcome
+            if key is not None and (yield from reader.after_space("marker")) == ":":
+                reader.take(1, "marker")
+                outcome = yield from self._member(state, key, depth)
+                if outcome is Outcome.COMPLETE:
+                    continue
+                return outcome
             return Outcome.MALFORMED if (yield from reader.more()) else Outcome.TRUNCATED
 
     def _member(self, state: "_JsonCall", key: str, depth: int) -> Gen[Outcome]:
         reader, syntax = self._reader, self._syntax
-        if not (yield from reader.more()):
+        first = yield from reader.after_space("marker")
+        if not first:
             return Outcome.TRUNCATED
-        first = reader.buffer[reader.pos]
         if (depth, key) in state.keys:
             return Outcome.MALFORMED  # which of the two values is meant cannot be known
         state.keys.add((depth, key))
