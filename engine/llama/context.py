@@ -249,15 +249,10 @@ class LlamaBackend:
         self._copying = False
 
     def decode_media(
-        self,
-        unit: MediaChunk,
-        sequence: int,
-        position: int,
-        rows: "Embeddings | None" = None,
-        part: slice = slice(None),
+        self, unit: MediaChunk, sequence: int, position: int, rows: "Embeddings", part: slice = slice(None)
     ) -> None:
-        """Evaluate the rows of a unit, which begins at this position, or a part of them; encode it first if `rows` are
-        not given. Raises DecodeError; the sequence then holds nothing of it, if its memory can be cut."""
+        """Evaluate the rows of a unit, which begins at this position, or a part of them. Raises DecodeError; the
+        sequence then holds nothing of it, if its memory can be cut."""
         context, projector = self._handle(), self.projector
         if projector is None or not 0 <= sequence < self.info.n_sequences:
             raise DecodeError(
@@ -273,7 +268,6 @@ class LlamaBackend:
                 "image_max_tokens.",
                 "invalid",
             )
-        rows = projector.encode(unit) if rows is None else rows
         positions = projector.positions(unit, position)
         self._batch.forget()  # the logits of the decode before are gone
         try:

@@ -286,16 +286,11 @@ class ScriptedBackend:
         self.adapters.remove(digest)
 
     def decode_media(
-        self,
-        unit: MediaChunk,
-        sequence: int,
-        position: int,
-        rows: "Embeddings | None" = None,
-        part: slice = slice(None),
+        self, unit: MediaChunk, sequence: int, position: int, rows: "Embeddings", part: slice = slice(None)
     ) -> None:
         """Evaluate rows of a unit, which take as many positions. After the last one its key joins `media`."""
-        if rows is None and self.projector is not None:
-            self.projector.encode(unit)
+        if len(rows) != unit.rows:
+            raise DecodeError(f"{len(rows)} rows for a unit of {unit.rows}. Encode this unit.")
         start, stop, _ = part.indices(unit.rows)
         if position + start != len(self._cells[sequence]):
             raise DecodeError(f"sequence {sequence} does not continue at position {position + start}. Trim it first.")

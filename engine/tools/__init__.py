@@ -1,6 +1,6 @@
 """Turns functions, pydantic models and OpenAI dictionaries into `Tool`s, and runs a `Tool` on a model's arguments."""
 
-from engine.tools.call import ToolOutcome, error_text, finish, is_async, run, run_async, unfit, unshown
+from engine.tools.call import ToolOutcome, error_text, finish, is_async, run, run_async, tool_error, unfit, unshown
 from engine.tools.check import described
 from engine.tools.context import ToolContext
 from engine.tools.describe import ToolLike, as_tool, as_tools
@@ -24,6 +24,7 @@ __all__ = [
     "json_value",
     "run",
     "run_async",
+    "tool_error",
     "unfit",
     "unshown",
 ]

@@ -10,6 +10,7 @@ from engine.formats.parsing.json_reader import JsonReader, Outcome
 from engine.formats.parsing.reader import WINDOW, Gen, Reader, Spelling, compiled
 from engine.formats.parsing.shapes import JsonShape, PythonicShape, Section
 from engine.formats.parsing.shapes.json_calls import PLAIN, WRAPPERS
+from engine.formats.parsing.shapes.section import raw_writer
 from engine.types.parts import CallError
 from engine.types.tools import Tool, ToolChoice, ToolName
 
@@ -134,7 +135,7 @@ class BareCalls:
         call = self._emitter.call(name, None)
         outcome = yield from self._json.value(call.write, "arguments")
         if outcome is Outcome.MALFORMED:
-            yield from self._reader.until(_NOTHING, self._objects.raw_writer(call))
+            yield from self._reader.until(_NOTHING, raw_writer(self._reader, call))
         verdict: dict[Outcome, CallError] = {Outcome.TRUNCATED: "truncated", Outcome.MALFORMED: "malformed"}
         call.end(verdict.get(outcome))
 

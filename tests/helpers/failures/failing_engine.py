@@ -145,7 +145,7 @@ def projector(name: str, failure: Failure) -> Install:
 
     def install(llm: Engine, breaker: Breaker, patch: pytest.MonkeyPatch) -> None:
         service: Any = llm._service  # pyright: ignore[reportPrivateUsage]
-        service._prompts.forget_media()
+        service._prompts._projected.cache_clear()
         own = backend_of(llm).projector
         own._cached.clear()
         lib = own._lib

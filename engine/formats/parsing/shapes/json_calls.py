@@ -31,10 +31,6 @@ class JsonShape:
         self._reader = section.reader
         self._json = JsonReader(section.reader, (section.close.text,), section.hard)
 
-    def raw_writer(self, call: CallEmitter) -> Callable[[str], None]:
-        """Returns a function that writes text unchanged into the call's arguments."""
-        return self._section.raw_writer(call)
-
     def read(self) -> Gen[str]:
         """Read the calls of a section, including its closing marker if it has one."""
         reader, section = self._reader, self._section
