@@ -57,16 +57,17 @@ def evaluated(
 ) -> tuple[NDArray[np.float32], list[tuple[int, int, int]], int]:
     """Evaluate parts as the bare context does; returns the same."""
     backend.trim(sequence, 0)
-    assert backend.projector is not None
     place, sizes, rows = 0, list[tuple[int, int, int]](), list[Row]()
     for part in parts:
         if isinstance(part, bytes):
             made = [tuple(backend.vocab.tokenize(part.decode(), special=True))]
         else:
+            assert backend.projector is not None
             made = backend.projector.read(part)
         for each in made:
             if isinstance(each, MediaChunk):
                 assert isinstance(part, Image | Audio)
+                assert backend.projector is not None
                 sizes.append((2 if isinstance(part, Audio) else 1, each.rows, each.positions))
                 backend.decode_media(each, sequence, place, backend.projector.encode(each))
                 place += each.positions

@@ -64,7 +64,6 @@ class ChannelTurn:
         self._calls = demands.calls
         self._exact = demands.exact
         self._bare = BareCalls(reader, emitter, None, spelling, demands) if demands.demanded else None
-        self._role = syntax.role
         text = spelling.text
         self._start, self._channel = text(syntax.start), text(syntax.channel)
         self._constrain, self._message = text(syntax.constrain), text(syntax.message)
