@@ -177,12 +177,8 @@ class IsolatedRunner:
         )
         self._accept(owed, request.deadline)
 
-    def embed(self, request: Embed) -> None:
-        """Ask for vectors. Raises EngineError like `submit`."""
-        self._accept(PendingRequest(request.id, request))
-
-    def change_adapters(self, order: LoadAdapter | DropAdapter) -> None:
-        """Ask for an adapter to be loaded or dropped in the child. Raises EngineError like `submit`."""
+    def ask(self, order: Embed | LoadAdapter | DropAdapter) -> None:
+        """Ask for vectors, or for an adapter to be loaded or dropped in the child. Raises EngineError like `submit`."""
         self._accept(PendingRequest(order.id, order))
 
     def read(self, media: Media) -> Sequence[PromptPart]:

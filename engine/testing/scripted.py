@@ -418,11 +418,14 @@ class ScriptedBackend:
         cells = self._cells[sequence]
         if not self.can_trim(sequence, position):
             return False
+        self._drop(cells, position)
+        return True
+
+    def _drop(self, cells: list[_Cell], position: int) -> None:
         for cell in cells[position:]:
             cell.sequences -= 1
             self.used -= not cell.sequences
         del cells[position:]
-        return True
 
     def state_size(self, sequence: int) -> int:
         return len(self.save(sequence))
@@ -449,10 +452,7 @@ class ScriptedBackend:
                 f"sequence {sequence} does not hold the checkpoint's {len(tokens)} tokens at position {position}: "
                 "checkpoints were mixed up. Report this as a bug."
             )
-        for cell in cells[position:]:
-            cell.sequences -= 1
-            self.used -= not cell.sequences
-        del cells[position:]
+        self._drop(cells, position)
         return True
 
     @property

@@ -238,10 +238,10 @@ class Service:
         self._adapters.reserve(adapter.name)
         loaded, digest = None, adapter.digest
         try:
-            self._reply(lambda id_: self._runner.change_adapters(LoadAdapter(id_, digest, adapter.path)))
+            self._reply(lambda id_: self._runner.ask(LoadAdapter(id_, digest, adapter.path)))
             loaded = adapter
         except KeyboardInterrupt:  # it may be loaded all the same
-            self._runner.change_adapters(DropAdapter(next(self._ids), digest))
+            self._runner.ask(DropAdapter(next(self._ids), digest))
             raise
         finally:
             self._adapters.settle(adapter.name, loaded)
@@ -252,7 +252,7 @@ class Service:
         self.check_open()
         adapter = self._adapters.remove(name)
         try:
-            self._reply(lambda id_: self._runner.change_adapters(DropAdapter(id_, adapter.digest)))
+            self._reply(lambda id_: self._runner.ask(DropAdapter(id_, adapter.digest)))
         except QueueFullError:
             self._adapters.settle(name, adapter)
             raise
@@ -267,7 +267,7 @@ class Service:
         request = Embed(id_, tuple(tokens_of(self.vocab, text) for text in texts), tail, truncate, ranks, head)
         queue = self._post.open(id_, OutputQueue())
         try:
-            self._runner.embed(request)
+            self._runner.ask(request)
         except BaseException:
             self._post.shut(id_)
             self._runner.cancel(id_)
