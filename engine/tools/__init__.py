@@ -4,7 +4,7 @@ from engine.tools.call import ToolOutcome, error_text, finish, is_async, run, ru
 from engine.tools.check import described
 from engine.tools.context import ToolContext
 from engine.tools.describe import ToolLike, as_tool, as_tools
-from engine.tools.json_values import DEEPEST, json_value
+from engine.tools.json_values import DEEPEST, json_value, refuse_constant
 from engine.tools.sources import RunTool, Toolbox, ToolSource
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "finish",
     "is_async",
     "json_value",
+    "refuse_constant",
     "run",
     "run_async",
     "tool_error",
