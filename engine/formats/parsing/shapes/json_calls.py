@@ -19,7 +19,7 @@ PLAIN = JsonSyntax(shape="json", bare=True)
 """How most models write a call as JSON, with no marks of their own."""
 _NEXT = re.compile(r"\s*[;,]?\s*\{")
 _MAYBE_NEXT = re.compile(r"\s*[;,]?\s*")
-_FENCE = compiled("```json", "```")
+FENCE = compiled("```json", "```")
 
 
 class JsonShape:
@@ -66,7 +66,7 @@ class JsonShape:
 
     def _fence(self) -> Gen[bool]:
         """Consume a code fence, complete or cut off."""
-        return (yield from self._reader.match(_FENCE)) or self._reader.cut_marker(_FENCE)
+        return (yield from self._reader.match(FENCE)) or self._reader.cut_marker(FENCE)
 
     def another(self) -> Gen[bool]:
         """Whether another object follows one without a closing marker; consumes the separator between them."""
