@@ -15,7 +15,7 @@ from engine.agent.limits import RunOptions
 from engine.support import threads
 from engine.support.errors import CallbackError, EngineError
 from engine.support.tracing import Span
-from engine.tools import ToolContext, ToolOutcome, error_text, is_async, run, run_async, unfit
+from engine.tools import ToolContext, ToolOutcome, is_async, run, run_async, tool_error, unfit
 from engine.tools.json_values import plain_json
 from engine.types.parts import ToolCall
 from engine.types.tools import Tool
@@ -208,9 +208,9 @@ def _decision(job: Job, approve: object, decision: object) -> ToolOutcome | str 
     if decision is True:
         return None
     if decision is False:
-        return ToolOutcome(error_text("the call was denied."), error=True)
+        return tool_error("the call was denied.")
     if isinstance(decision, str):
-        return ToolOutcome(error_text(f"the call was denied: {decision}"), error=True)
+        return tool_error(f"the call was denied: {decision}")
     own = getattr(approve, "__qualname__", type(approve).__name__)
     if isinstance(decision, dict):
         try:
@@ -296,9 +296,9 @@ class _Step:
                 task.cancel()
                 _ = await asyncio.wait({task}, timeout=_GRACE)
         if in_time:
-            return ToolOutcome(error_text("the tool was cancelled."), True) if task.cancelled() else task.result()
+            return tool_error("the tool was cancelled.") if task.cancelled() else task.result()
         still = "" if is_async(tool) and task.done() else " It may still be running."
-        return ToolOutcome(error_text(f"the tool did not return within {seconds:g} seconds.{still}"), error=True)
+        return tool_error(f"the tool did not return within {seconds:g} seconds.{still}")
 
     async def _called(self, job: Job, tool: Tool, arguments: str, context: ToolContext[Any]) -> ToolOutcome:
         book = self._book

@@ -12,17 +12,17 @@ from typing import Any, Generic, Protocol, TypeAlias
 from engine.agent.execution import Job, answers, answers_async, save, save_async
 from engine.agent.limits import RunOptions
 from engine.agent.transcript import CallRecord, RunEnd, Transcript
-from engine.support.display import Block, Span, counted, ending, figures, page_html, page_markdown, short, timeline_html
+from engine.support.display import Block, Span, counted, page_html, page_markdown, short, timeline_html
 from engine.support.errors import ContextOverflowError, EngineError, RequestError
 from engine.support.guided import Guided
 from engine.support.offloop import off_loop
 from engine.support.printed import Printed
 from engine.support.tracing import Span as TracedSpan
 from engine.support.tracing import begin as begin_span
-from engine.tools import Toolbox, ToolContext, ToolOutcome, error_text
+from engine.tools import Toolbox, ToolContext, ToolOutcome, tool_error
 from engine.types.answer_formats import Answer_co
 from engine.types.blocks import result_block
-from engine.types.completion import Completion, blocks_of
+from engine.types.completion import Completion, blocks_of, ending, figures
 from engine.types.events import Event, ToolResult
 from engine.types.media import MediaKind
 from engine.types.messages import Message, Messages, message_block
@@ -379,7 +379,7 @@ class _Loop:
         if record.state == "done":
             return ToolOutcome(record.result or "", record.error, record.parts)
         if record.state == "started" and not self.options.rerun:
-            return _refused("interrupted: the call was made, but its result is not known. It was not made again.")
+            return tool_error("interrupted: the call was made, but its result is not known. It was not made again.")
         return None
 
     def answer(self, job: Job, outcome: ToolOutcome) -> ToolResult:
@@ -504,22 +504,18 @@ def _work(call: ToolCall, tools: Sequence[Tool]) -> Tool | ToolOutcome:
     tool = next((tool for tool in tools if tool.name == call.name), None)
     if tool is None:
         names = ", ".join(tool.name for tool in tools) or "none"
-        return _refused(f"there is no tool {call.name!r}. The tools are: {names}.")
+        return tool_error(f"there is no tool {call.name!r}. The tools are: {names}.")
     match call.error:
         case "truncated":
-            return _refused("the call was cut off before its end, so it was not made. Write it again, shorter.")
+            return tool_error("the call was cut off before its end, so it was not made. Write it again, shorter.")
         case "malformed":
-            return _refused("the arguments are not valid JSON, so the call was not made. Write it again.")
+            return tool_error("the arguments are not valid JSON, so the call was not made. Write it again.")
         case "invalid_arguments" if tool.function is None:
             reason = tool.check(call.parsed()) if tool.check else None
-            return _refused(f"the arguments do not fit: {reason or 'they are not what the tool takes.'}")
+            return tool_error(f"the arguments do not fit: {reason or 'they are not what the tool takes.'}")
         case _:
             # Binding arguments to a function finds those that do not fit again, and reports them.
             return tool
-
-
-def _refused(reason: str) -> ToolOutcome:
-    return ToolOutcome(error_text(reason), error=True)
 
 
 def _drive(loop: _Loop, generate: Generate) -> Generator[Event, None, None]:

@@ -24,6 +24,7 @@ from engine.llama.plan.machine import keep_no_large_blocks
 from engine.llama.plan.plan import Machine, Plan, this_machine
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.cache.state_store import StateStore
+from engine.runtime.loop.config import KEPT_STATES
 from engine.runtime.loop.metrics import Metrics
 from engine.runtime.stream.service import Service
 from engine.support.display import counted
@@ -49,7 +50,6 @@ ModelLike: TypeAlias = str | Path | Mapping[str, Any] | None
 """A model as `Engine.load` takes it, or a dictionary of `model` and further options of `Engine.load`."""
 _log = logging.getLogger("engine.engines")
 _TOLD = 1 << 20  # less is 0 MiB in words
-_STATES = 256 << 20
 _WAKE_SECONDS = 0.25
 
 
@@ -286,7 +286,7 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
         if not models:
             raise RequestError('There are no models; pass {"name": "model.gguf", ..}.')
         machine, size = budgeted(budget, this_machine())
-        states = StateStore(min(_STATES, size.host // 8)) if states is None else states
+        states = StateStore(min(KEPT_STATES, size.host // 8)) if states is None else states
         self.budget = size
         """The memory for all models, and for what they have read."""
         kept = Size(states.memory)

@@ -141,8 +141,8 @@ class TurnConstraint:
 class Explanation:
     """What was understood. `complete`: `prompt` names the author of every piece; otherwise the template inspects
     callers' text, and some of that counts as its own. `output` and `completion` are set if an output was given.
-    `tokens` is empty without a vocabulary. `constraint` is set if the options ask for one. `sampling`: what the
-    answer's tokens are drawn with, and who said so."""
+    `constraint` is set if the options ask for one. `sampling`: what the answer's tokens are drawn with, and who said
+    so."""
 
     family: str
     title: str
@@ -180,7 +180,7 @@ class Explanation:
         return {**asdict(replace(self, completion=None)), "completion": completion}
 
 
-def explain_turn(template: ChatTemplate, asked: ExplainInput, vocab: Vocab | None = None) -> Explanation:
+def explain_turn(template: ChatTemplate, asked: ExplainInput, vocab: Vocab) -> Explanation:
     """Returns the explanation of one turn."""
     pieces = _pieces(template, asked.output)
     output, completion = _read(template, asked, vocab, pieces)
@@ -192,7 +192,7 @@ def explain_turn(template: ChatTemplate, asked: ExplainInput, vocab: Vocab | Non
         format=tuple(reasons(template)),
         prompt=tuple(_written(asked.prompt, template.forgeries(asked.prompt))),
         complete=asked.prompt.complete,
-        tokens=tuple(_tokens(asked.tokens, vocab)) if vocab else (),
+        tokens=tuple(_tokens(asked.tokens, vocab)),
         restored=tuple(_restored(asked.conversation, asked.prompt)),
         state=state,
         output=output,
@@ -242,19 +242,19 @@ def _restored(conversation: Sequence[Message], prompt: Prompt) -> Iterator[Resto
         yield RestoredReasoning(number, text, text.strip() in prompt.text)
 
 
-def _parser(template: ChatTemplate, asked: ExplainInput, vocab: Vocab | None, prompt: Prompt) -> Parser:
+def _parser(template: ChatTemplate, asked: ExplainInput, vocab: Vocab, prompt: Prompt) -> Parser:
     return template.parser(
         prompt,
         asked.tools or None,
         asked.tool_choice,
         json=asked.constraint is not None and asked.constraint.is_json,
-        control_tokens=vocab.control_tokens if vocab else None,
+        control_tokens=vocab.control_tokens,
         trace=True,
         builtin_tools=asked.builtin_tools,
     )
 
 
-def _state(template: ChatTemplate, asked: ExplainInput, vocab: Vocab | None) -> ParserState:
+def _state(template: ChatTemplate, asked: ExplainInput, vocab: Vocab) -> ParserState:
     """Returns the state of a parser that begins with the turn and reads the prompt's tail."""
     prefix = asked.prompt.prefix
     parser = _parser(template, asked, vocab, replace(asked.prompt, prefix=()))
@@ -303,7 +303,7 @@ def _pieces(template: ChatTemplate, output: str | Sequence[Piece] | None) -> Seq
 
 
 def _read(
-    template: ChatTemplate, asked: ExplainInput, vocab: Vocab | None, pieces: Sequence[Piece] | None
+    template: ChatTemplate, asked: ExplainInput, vocab: Vocab, pieces: Sequence[Piece] | None
 ) -> tuple[tuple[Classified, ...] | None, Completion | None]:
     if pieces is None:
         return None, None

@@ -26,7 +26,7 @@ from engine.llama.gguf.rope import adopted
 from engine.llama.head import head_file, hidden_bytes, why_no_head
 from engine.llama.lib import check_devices, library
 from engine.llama.model import Model
-from engine.llama.plan.machine import available_memory
+from engine.llama.plan.machine import ONE_THREAD, available_memory
 from engine.llama.plan.plan import Machine, Need, Plan, draft_context, plan, this_machine
 from engine.llama.pooling import vector_options
 from engine.runtime.loop.config import ContextOptions, LoopOptions, MediaOptions, ModelOptions
@@ -45,7 +45,6 @@ from engine.turns.options import AUTO, HEAD_TOKENS, MTP, NGRAM, Settings, check_
 from engine.turns.sampling_defaults import SamplingDefaults, sampling_defaults
 from engine.types.media import prepare_decoding
 
-_SMALL = 16 << 20
 _ALL = 1 << 62
 _log = logging.getLogger("engine.llama")
 
@@ -467,8 +466,7 @@ def _warn_without_gpu(options: ModelOptions) -> None:
 
 
 def _few_threads(context: ContextOptions, size: int) -> ContextOptions:
-    """Use one thread for weights (of `size` bytes) that fit into a core's own cache: a second would only wait for the
-    first."""
-    if context.n_threads is not None or size > _SMALL:
+    """Use one thread for weights, of `size` bytes, that need no more."""
+    if context.n_threads is not None or size > ONE_THREAD:
         return context
     return replace(context, n_threads=1)

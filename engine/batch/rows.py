@@ -26,7 +26,7 @@ from engine.support.errors import (
     RequestError,
     TemplateError,
 )
-from engine.tools import ToolLike
+from engine.tools import ToolLike, refuse_constant
 from engine.types.completion import Completion
 from engine.types.parts import whole_characters
 
@@ -132,16 +132,12 @@ def digest(data: bytes) -> bytes:
 
 def _object(raw: bytes) -> Json:
     try:
-        value: object = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse_constant)
+        value: object = json.loads(raw.decode("utf-8-sig"), parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise RequestError(f"The line is not JSON: {error}.") from error
     if not isinstance(value, dict):
         raise RequestError(f"The line is {_kind_of(value)}; a row is a JSON object.")
     return cast("Json", value)
-
-
-def _refuse_constant(text: str) -> float:
-    raise ValueError(f"{text} is not a number in JSON")
 
 
 def _kind_of(value: object) -> str:

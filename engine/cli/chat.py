@@ -25,12 +25,12 @@ from engine.cli.standard import complain, loading
 from engine.cli.tool_files import watched
 from engine.cli.wording import spoken
 from engine.support import paths
-from engine.support.display import counted, figures
+from engine.support.display import counted
 from engine.support.errors import EngineError, RequestError, did_you_mean
 from engine.support.own_file import read_regular
 from engine.tools import error_text
 from engine.turns.options import TurnOptions
-from engine.types.completion import Completion, Usage
+from engine.types.completion import Completion, Usage, figures
 from engine.types.events import Event, ReasoningDelta
 from engine.types.media import Audio, Image, Media
 from engine.types.messages import Message

@@ -30,12 +30,13 @@ from engine.runtime.cache.state_store import StateStore
 from engine.runtime.stream.stream import Stream
 from engine.support import paths
 from engine.support._data import builtin_model
-from engine.support.display import figures, visible_json
+from engine.support.display import visible_json
 from engine.support.errors import ContextOverflowError, EngineError, MissingTemplateError, ModelLoadError, RequestError
 from engine.support.packaged import PACKAGED
 from engine.tools import Toolbox
 from engine.turns.options import LoadOptions, RawOptions, TurnOptions
 from engine.types.answer_formats import JsonSchema
+from engine.types.completion import figures
 from engine.types.events import ContentDelta
 from engine.types.media import Image
 from engine.types.messages import Message

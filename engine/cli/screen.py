@@ -12,8 +12,9 @@ from rich.text import Text
 
 from engine.cli.live import LiveMarkdown
 from engine.cli.standard import output
-from engine.support.display import ending, visible, visible_json
+from engine.support.display import visible, visible_json
 from engine.types import events
+from engine.types.completion import ending
 
 Label: TypeAlias = Literal["question", "reasoning", "answer", "call", "result"]
 

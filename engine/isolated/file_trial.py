@@ -13,6 +13,7 @@ from engine.llama.gguf.gguf import GgufFile
 from engine.llama.gguf.gguf_header import reading
 from engine.llama.gguf.projector_file import ProjectorFile
 from engine.llama.plan.footprint import cells_of, estimate
+from engine.llama.plan.machine import ONE_THREAD
 from engine.runtime.loop.config import ContextOptions, ModelOptions
 from engine.support.child import ChildNotStartedError
 from engine.support.errors import EngineError, EngineWarning, ModelLoadError
@@ -25,7 +26,6 @@ NOT_NUMBERS = "not numbers"
 """Its reply for an adapter with which the logits are not numbers."""
 _SECONDS = 120.0
 _READ = 20 << 20  # bytes per second: the slowest assumed speed of reading a file
-_SMALL = 16 << 20  # bytes of weights up to which a second thread gains nothing
 _MEDIA_TOKENS = 2048  # of the context in which a picture is evaluated
 _ROOM = 4 << 30  # bytes that a child may take in addition to weights and context
 
@@ -57,7 +57,7 @@ def try_file(
     if projector is not None:
         small = _for_media(file, small, projector)
     model = replace(reduced, check_memory=model.check_memory)
-    threads = None if file.weights > _SMALL else 1
+    threads = None if file.weights > ONE_THREAD else 1
     small = replace(small, n_threads=threads, n_threads_batch=None, check_memory=context.check_memory)
     with reading(tried):
         stats: list[object] = [(str(part.resolve()), part.stat().st_size, part.stat().st_mtime_ns) for part in parts]

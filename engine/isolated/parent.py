@@ -53,7 +53,7 @@ class IsolatedModel:
 
     def __init__(self, link: Link, info: ModelInfo) -> None:
         self._link = link
-        self._info = info
+        self.info = info
         self._vocabulary = _Vocabulary(info.path)
 
     @classmethod
@@ -78,10 +78,6 @@ class IsolatedModel:
             if isinstance(error, ChildGoneError):
                 raise _to_load_again(error) from error
             raise
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._info
 
     @property
     def vocab(self) -> LlamaVocab:
@@ -181,12 +177,8 @@ class IsolatedRunner:
         )
         self._accept(owed, request.deadline)
 
-    def embed(self, request: Embed) -> None:
-        """Ask for vectors. Raises EngineError like `submit`."""
-        self._accept(PendingRequest(request.id, request))
-
-    def change_adapters(self, order: LoadAdapter | DropAdapter) -> None:
-        """Ask for an adapter to be loaded or dropped in the child. Raises EngineError like `submit`."""
+    def ask(self, order: Embed | LoadAdapter | DropAdapter) -> None:
+        """Ask for vectors, or for an adapter to be loaded or dropped in the child. Raises EngineError like `submit`."""
         self._accept(PendingRequest(order.id, order))
 
     def read(self, media: Media) -> Sequence[PromptPart]:

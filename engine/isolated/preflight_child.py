@@ -128,9 +128,9 @@ def _evaluate_media(context: LlamaBackend, projector: Projector, kind: MediaKind
     place = 0
     for part in projector.read(sample(kind)):
         if isinstance(part, MediaChunk):
-            projector.encode(part)
+            rows = projector.encode(part)
             if place + part.rows <= context.info.n_ctx:
-                context.decode_media(part, 0, place)
+                context.decode_media(part, 0, place, rows)
                 place += part.rows
         else:
             context.decode([Row(token, place + at, 0, True) for at, token in enumerate(part)])

@@ -99,10 +99,8 @@ class _Worker:
                         threads.start(Thread(target=self._read, args=(id, media, projector), daemon=True))
                     case Drop(id):
                         self._chunks.drop(id)
-                    case Embed():
-                        runner.embed(order)
-                    case LoadAdapter() | DropAdapter():
-                        runner.change_adapters(order)
+                    case Embed() | LoadAdapter() | DropAdapter():
+                        runner.ask(order)
                     case Cancel(id):
                         runner.cancel(id)
                     case EndReasoning(id):

@@ -163,11 +163,11 @@ class LlamaBackend:
     ) -> None:
         self._lib = lib = library()
         self._model = model
-        self._vocab = model.vocab
-        self._options = options
-        self._cells = cells
-        self._info = info
-        self._window, self._projector = window, projector
+        self.vocab = model.vocab
+        self.options = options
+        self.cells = cells
+        self.info = info
+        self._window, self.projector = window, projector
         self._ends = UnitEnds()
         self._cell_bytes = 24 if lib.llama_model_rope_type(model.handle) in _SECTIONED else 12
         self._copying = False  # whether llama.cpp has deferred a copy between buffers
@@ -207,22 +207,6 @@ class LlamaBackend:
             )
 
     @property
-    def vocab(self) -> LlamaVocab:
-        return self._vocab
-
-    @property
-    def options(self) -> ContextOptions:
-        return self._options
-
-    @property
-    def info(self) -> ContextInfo:
-        return self._info
-
-    @property
-    def cells(self) -> Cells:
-        return self._cells
-
-    @property
     def threads(self) -> tuple[int, int]:
         """The threads that decode now: for a token, for a batch."""
         return self._threads.now
@@ -237,13 +221,9 @@ class LlamaBackend:
             raise EngineError("This context is closed; make a new one with Model.backend().")
         return self._context
 
-    @property
-    def projector(self) -> LlamaProjector | None:
-        return self._projector
-
     def decode(self, rows: Sequence[Row]) -> None:
         """Evaluate the rows. Raises DecodeError with a `reason`; `positions` then returns what each sequence holds."""
-        context, info = self._handle(), self._info
+        context, info = self._handle(), self.info
         if not rows:
             return
         if len(rows) > info.n_batch:
@@ -251,7 +231,7 @@ class LlamaBackend:
                 f"{len(rows)} rows were given, but one batch takes {info.n_batch}; split them.", "invalid"
             )
         columns = tuple(zip(*rows, strict=True))
-        check_rows(rows, columns, info.n_outputs, info.n_sequences, self._vocab.size)
+        check_rows(rows, columns, info.n_outputs, info.n_sequences, self.vocab.size)
         self._compute(context, self._batch.fill(*columns), len(rows))
 
     def _compute(self, context: int, batch: Any, rows: int) -> None:
@@ -261,7 +241,7 @@ class LlamaBackend:
         self._abort[0] = b"\x00"
         if code:
             self._batch.forget()
-            raise decode_error(code, rows, self._info)
+            raise decode_error(code, rows, self.info)
         if self._waits:
             # A GPU continues to compute after llama_decode. Wait for it here, without the GIL, rather than when logits
             # are read.
@@ -269,23 +249,18 @@ class LlamaBackend:
         self._copying = False
 
     def decode_media(
-        self,
-        unit: MediaChunk,
-        sequence: int,
-        position: int,
-        rows: "Embeddings | None" = None,
-        part: slice = slice(None),
+        self, unit: MediaChunk, sequence: int, position: int, rows: "Embeddings", part: slice = slice(None)
     ) -> None:
-        """Evaluate the rows of a unit, which begins at this position, or a part of them; encode it first if `rows` are
-        not given. Raises DecodeError; the sequence then holds nothing of it, if its memory can be cut."""
-        context, projector = self._handle(), self._projector
-        if projector is None or not 0 <= sequence < self._info.n_sequences:
+        """Evaluate the rows of a unit, which begins at this position, or a part of them. Raises DecodeError; the
+        sequence then holds nothing of it, if its memory can be cut."""
+        context, projector = self._handle(), self.projector
+        if projector is None or not 0 <= sequence < self.info.n_sequences:
             raise DecodeError(
                 f"A unit of {unit.rows} rows cannot be evaluated in sequence {sequence}: this context has "
-                f"{self._info.n_sequences} sequences, and {'no' if projector is None else 'a'} projector.",
+                f"{self.info.n_sequences} sequences, and {'no' if projector is None else 'a'} projector.",
                 "invalid",
             )
-        most = self._info.n_batch if unit.is_causal else min(self._info.n_batch, self._options.rows_at_once)
+        most = self.info.n_batch if unit.is_causal else min(self.info.n_batch, self.options.rows_at_once)
         if not unit.is_causal and unit.rows > most:
             raise DecodeError(
                 f"This picture takes {unit.rows} rows, which must be evaluated at once, but a micro-batch {most}: "
@@ -293,7 +268,6 @@ class LlamaBackend:
                 "image_max_tokens.",
                 "invalid",
             )
-        rows = projector.encode(unit) if rows is None else rows
         positions = projector.positions(unit, position)
         self._batch.forget()  # the logits of the decode before are gone
         try:
@@ -322,7 +296,7 @@ class LlamaBackend:
         """Returns the context for vectors, made on first use. Raises ContextOverflowError if it does not fit."""
         self._handle()
         if self._vectors is None:
-            self._vectors = self._model.vectors(self._options)
+            self._vectors = self._model.vectors(self.options)
         return self._vectors
 
     def load_adapter(self, digest: str, path: Path) -> None:
@@ -366,14 +340,14 @@ class LlamaBackend:
 
         if len(self._views) >= _CACHED_VIEWS:
             self._views.clear()
-        buffer: Any = (ctypes.c_float * self._vocab.size).from_address(address)
+        buffer: Any = (ctypes.c_float * self.vocab.size).from_address(address)
         view = self._views[address] = np.frombuffer(buffer, dtype=np.float32)
         return view
 
     def sampler(self, params: SamplingParams, tokens: Sequence[int] = ()) -> LlamaSampler:
         """Returns a sampler with its own random stream, which has seen `tokens`; a seed of None is replaced by a random
         one."""
-        sampler = LlamaSampler(params, self._vocab, self._dry, tokens)
+        sampler = LlamaSampler(params, self.vocab, self._dry, tokens)
         self._samplers.add(sampler)
         return sampler
 
@@ -390,7 +364,7 @@ class LlamaBackend:
     def logprobs(self, row: int, token: int, top: int) -> TokenLogprobs:
         """Returns log-probabilities of a row, before any filter, bias or temperature: the token's own and the `top`
         best."""
-        return token_logprobs(self.logits(row), token, top, self._vocab.token_bytes)
+        return token_logprobs(self.logits(row), token, top, self.vocab.token_bytes)
 
     def likeliest(self, row: int) -> tuple[int, float]:
         """Returns the most likely token after a row, and its probability."""
@@ -423,11 +397,11 @@ class LlamaBackend:
         # Sliding-window layers have dropped tokens outside the window, so too far back they miss some. With swa_full
         # too, once the cache was full: llama.cpp then reuses such cells.
         kept = not self._window or int(self._oldest(self._memory, sequence)) <= max(0, position - self._window)
-        return kept and self._info.can_share
+        return kept and self.info.can_share
 
     def copy(self, source: int, target: int, positions: int) -> None:
         """Copy the first `positions` of a sequence. Raises DecodeError("invalid") for a part of a recurrent state."""
-        held, can_share = self.positions(source), self._info.can_share
+        held, can_share = self.positions(source), self.info.can_share
         if positions > held or (not can_share and positions != held):
             rule = "copy no more than it holds" if can_share else "a recurrent state can only be copied whole"
             raise DecodeError(
@@ -435,13 +409,13 @@ class LlamaBackend:
             )
         if positions <= 0:
             return
-        if self._cells.buffers == 1 and can_share:
+        if self.cells.buffers == 1 and can_share:
             self._copy(self._memory, source, target, 0, positions)
         else:
             # Between separate buffers llama.cpp copies only complete sequences (it asserts), so the rest is cut off
             # afterwards.
             self._copy(self._memory, source, target, -1, -1)
-            self._copying = self._cells.buffers > 1
+            self._copying = self.cells.buffers > 1
             if positions < held:
                 self._remove(self._memory, target, positions, -1)
         self._ends.copy(source, target, positions)
@@ -449,12 +423,12 @@ class LlamaBackend:
     def state_size(self, sequence: int) -> int:
         """Returns the size in bytes of what `save` would return."""
         size = int(self._lib.llama_state_seq_get_size_ext(self._handle(), sequence, _WHOLE))
-        return size if self._projector is None else size + len(self._ends.saved(sequence))
+        return size if self.projector is None else size + len(self._ends.saved(sequence))
 
     def save(self, sequence: int) -> bytes:
         """Returns the state of one sequence, for `restore` in a context of the same model, options and projector."""
         state = self._state(sequence, _WHOLE)
-        return state if self._projector is None else state + self._ends.saved(sequence)
+        return state if self.projector is None else state + self._ends.saved(sequence)
 
     def restore(self, sequence: int, state: bytes) -> None:
         """Replace the sequence by a saved state. If the state is not one of this model and these options, or does not
@@ -463,7 +437,7 @@ class LlamaBackend:
         self._remove(self._memory, sequence, -1, -1)
         self._ends.cut(sequence, 0)
         ends: dict[int, int] = {}
-        if self._projector is not None:
+        if self.projector is not None:
             state, ends = self._ends.parted(state)
         check_state(state, ends, cell_bytes=self._cell_bytes)
         if self._copying:
@@ -515,7 +489,7 @@ class LlamaBackend:
     @property
     def origin(self) -> Origin:
         """What a state saved here depends on, for `engine.runtime.cache.state_file`."""
-        options = self._options
+        options = self.options
         return Origin(
             model=self._model.digest,
             library=library_version(),
@@ -524,9 +498,9 @@ class LlamaBackend:
             flash_attn=options.flash_attn,
             rope=", ".join(f"{name}={value}" for name, value in rope_params(options).items()),
             swa_full=options.swa_full,
-            buffers=self._cells.buffers,
+            buffers=self.cells.buffers,
             control_vectors=self._control_vectors,
-            projector="" if self._projector is None else self._projector.digest,
+            projector="" if self.projector is None else self.projector.digest,
         )
 
     def close(self) -> None:
@@ -543,5 +517,5 @@ class LlamaBackend:
         self._batch.forget()
         self._free()
         self._adapters.close()
-        if self._projector is not None:
-            self._projector.close()
+        if self.projector is not None:
+            self.projector.close()

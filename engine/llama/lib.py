@@ -273,7 +273,6 @@ class LibraryFacts:
     path: Path
     system_info: str
     supports_gpu_offload: bool
-    max_devices: int
     devices: tuple[Device, ...]
 
 
@@ -285,7 +284,6 @@ def facts() -> LibraryFacts:
         path=library_path(),
         system_info=lib.llama_print_system_info().decode("utf-8", "replace").strip(),
         supports_gpu_offload=bool(lib.llama_supports_gpu_offload()),
-        max_devices=int(lib.llama_max_devices()),
         devices=devices(),
     )
 

@@ -80,8 +80,8 @@ class Model:
         machine: Callable[[], Machine] = this_machine,
     ) -> None:
         lib = library()
-        self._file = file
-        self._options = options
+        self.file = file
+        self.options = options
         self._handle: int | None = handle
         self._owner = owner
         self._digest: str | None = None
@@ -93,8 +93,8 @@ class Model:
         # At interpreter exit finalizers run newest first, so a service's, which joins the engine's thread and frees its
         # context, runs before this one.
         self._end = weakref.finalize(self, _free, self._shared, self._backends)
-        self._vocab = LlamaVocab(self._shared)
-        self._info = self._describe(lib)
+        self.vocab = LlamaVocab(self._shared)
+        self.info = self._describe(lib)
 
     @classmethod
     def load(
@@ -160,22 +160,6 @@ class Model:
         self.close()
 
     @property
-    def info(self) -> ModelInfo:
-        return self._info
-
-    @property
-    def file(self) -> GgufFile:
-        return self._file
-
-    @property
-    def options(self) -> ModelOptions:
-        return self._options
-
-    @property
-    def vocab(self) -> LlamaVocab:
-        return self._vocab
-
-    @property
     def handle(self) -> int:
         """The llama_model pointer. Raises ModelLoadError once closed."""
         if self._handle is None or (self._owner is not None and self._owner.model is None):
@@ -183,13 +167,13 @@ class Model:
         return self._handle
 
     def _closed(self) -> ModelLoadError:
-        return ModelLoadError(f"The model {self._file.name} is closed; load it again.")
+        return ModelLoadError(f"The model {self.file.name} is closed; load it again.")
 
     @property
     def digest(self) -> str:
         """A SHA-256 over samples from all over the file, which differs for other models and quantisations."""
         if self._digest is None:
-            self._digest = sample_digest(self._file)
+            self._digest = sample_digest(self.file)
         return self._digest
 
     def backend(self, options: ContextOptions | None = None, projector: ProjectorFile | None = None) -> LlamaBackend:
@@ -200,18 +184,18 @@ class Model:
         handle = self.handle
         if projector is not None:
             options = projector.widened(options)
-        if self._file.embeds:
-            options = vector_options(self._file, options)
+        if self.file.embeds:
+            options = vector_options(self.file, options)
         machine = self._machine().without(0 if projector is None else projector.memory)
-        layers = replace(self._options, n_gpu_layers=self._options.n_gpu_layers or 0)  # where they are now
-        made = plan(self._file, layers, options, machine, held=self._held)
+        layers = replace(self.options, n_gpu_layers=self.options.n_gpu_layers or 0)  # where they are now
+        made = plan(self.file, layers, options, machine, held=self._held)
         ready, n_ctx, cells, n_sequences = made.context, made.n_ctx, made.cells, made.cells.sequences
-        if warning := beyond(self._file, ready, n_ctx):
+        if warning := beyond(self.file, ready, n_ctx):
             _log.warning("%s", warning)
         _log.debug("%s", made.summary)
         attends_here = not (options.offload_kqv and layers.n_gpu_layers and machine.gpus)
-        is_stateful, window = self._info.is_recurrent or self._info.is_hybrid, self._file.sliding_window
-        vectors = vector_info(library(), handle, self._file, vector_options(self._file, ready))
+        is_stateful, window = self.info.is_recurrent or self.info.is_hybrid, self.file.sliding_window
+        vectors = vector_info(library(), handle, self.file, vector_options(self.file, ready))
         info = ContextInfo(
             n_ctx=n_ctx,
             n_sequences=n_sequences,
@@ -220,16 +204,16 @@ class Model:
             n_outputs=ready.n_outputs(n_sequences),
             separate_prefill=attends_here and n_sequences > 1,
             can_share=not is_stateful,
-            copy_cost=copy_cost(self._file, ready, cells),
+            copy_cost=copy_cost(self.file, ready, cells),
             cut_states=0 if is_stateful else window or None,
             passes_idle=attends_here and n_sequences > 1 and bool(ready.kv_unified) and not is_stateful,
-            checkpoint_bytes=checkpoint_bytes(self._file, ready, n_sequences) if is_stateful else 0,
-            generates=not self._file.embeds,
+            checkpoint_bytes=checkpoint_bytes(self.file, ready, n_sequences) if is_stateful else 0,
+            generates=not self.file.embeds,
             vectors=vectors,
-            positions=positions(self._file, ready),
+            positions=positions(self.file, ready),
         )
-        made_for = vectors if self._file.embeds else None
-        causal = self._file.is_causal
+        made_for = vectors if self.file.embeds else None
+        causal = self.file.is_causal
         reader = None if projector is None else self._projector(projector, ready)
         if reader is not None:
             info = replace(info, media=tuple(sorted(reader.kinds)))
@@ -248,24 +232,22 @@ class Model:
         return LlamaProjector(
             file,
             self._shared,
-            tokens=self._vocab.size,
-            use_gpu=bool(self._options.n_gpu_layers),
+            tokens=self.vocab.size,
+            use_gpu=bool(self.options.n_gpu_layers),
             n_threads=context.n_threads_batch or context.n_threads or batch_threads(),
         )
 
     def head(self, trunk: LlamaBackend) -> LlamaHead:
         """Make the context of the model's own head, which must be loaded, beside `trunk`, a context of this model.
         Raises RequestError if llama.cpp cannot make it."""
-        head = LlamaHead(self, trunk, self._file.sliding_window)
+        head = LlamaHead(self, trunk, self.file.sliding_window)
         self._backends.add(head)
         return head
 
     def lend(self) -> "Model":
         """Returns another Model over the same weights, which are freed when both are closed. Raises ModelLoadError if
         this one is closed."""
-        return Model(
-            self._file, self._options, self.handle, held=1 << 62, owner=self._owner, shared=self._shared.lend()
-        )
+        return Model(self.file, self.options, self.handle, held=1 << 62, owner=self._owner, shared=self._shared.lend())
 
     def own(self, other: "Model") -> None:
         """Close another model together with this one."""
@@ -274,9 +256,9 @@ class Model:
     def vectors(self, options: ContextOptions) -> LlamaVectors:
         """Make a context for vectors beside one with these options. Raises ContextOverflowError, with the numbers, if
         it would not fit into memory."""
-        lib, handle, file = library(), self.handle, self._file
+        lib, handle, file = library(), self.handle, self.file
         wanted = vector_options(file, options)
-        layers = replace(self._options, n_gpu_layers=self._options.n_gpu_layers or 0)
+        layers = replace(self.options, n_gpu_layers=self.options.n_gpu_layers or 0)
         made = plan(file, layers, wanted, self._machine(), held=self._held, vectors=True)
         info = vector_info(lib, handle, file, made.context)
         abort = ctypes.create_string_buffer(2)
@@ -308,7 +290,7 @@ class Model:
         return_freed_memory()
 
     def _describe(self, lib: Any) -> ModelInfo:
-        file, handle, vocab = self._file, self.handle, self._vocab
+        file, handle, vocab = self.file, self.handle, self.vocab
         pointer = vocab.handle
         return ModelInfo(
             path=file.path,
@@ -336,7 +318,7 @@ class Model:
         if what:
             self.close()
             raise ModelLoadError(
-                f"{self._file.path} is {what}, which this engine does not run; pass a decoder-only chat model."
+                f"{self.file.path} is {what}, which this engine does not run; pass a decoder-only chat model."
             )
 
 

@@ -88,17 +88,13 @@ class LlamaVectors:
         self._lib = lib
         self._context: int | None = context
         self._memory = lib.llama_get_memory(context)
-        self._info = info
+        self.info = info
         self._last_only = causal and info.pooling in ("last", "rank")
         self._batch = LlamaBatch(lib, n_batch)
         self._n_batch = n_batch
         self._abort = abort
         self._threads = threads
         self._free = free
-
-    @property
-    def info(self) -> VectorInfo:
-        return self._info
 
     def abort(self) -> None:
         self._abort[0] = b"\x01"
@@ -132,7 +128,7 @@ class LlamaVectors:
 
     def _check(self, texts: Sequence[Sequence[int]]) -> None:
         """Raise DecodeError for texts over which llama.cpp would end the process."""
-        info, lengths = self._info, [len(text) for text in texts]
+        info, lengths = self.info, [len(text) for text in texts]
         most = info.longest if len(texts) == 1 else info.rows
         if not min(lengths) or sum(lengths) > most or len(texts) > info.sequences:
             raise DecodeError(f"Texts of {lengths} tokens do not fit into one decode of {most:,}.", "invalid")
@@ -147,7 +143,7 @@ class LlamaVectors:
         run = self._lib.llama_decode if self._memory else self._lib.llama_encode  # an encoder keeps no memory
         if code := int(run(self._context, batch)):
             self._abort[0] = b"\x00"
-            raise decode_error(code, len(rows), ContextInfo(self._info.longest))
+            raise decode_error(code, len(rows), ContextInfo(self.info.longest))
 
     def _vector(self, sequence: int) -> bytes:
         import numpy as np
@@ -155,7 +151,7 @@ class LlamaVectors:
         pointer = self._lib.llama_get_embeddings_seq(self._context, sequence)
         if not pointer:
             raise DecodeError("llama.cpp gave no vector for a text.")
-        numbers = np.ctypeslib.as_array(ctypes.cast(pointer, ctypes.POINTER(ctypes.c_float)), (self._info.size,))
+        numbers = np.ctypeslib.as_array(ctypes.cast(pointer, ctypes.POINTER(ctypes.c_float)), (self.info.size,))
         if not np.isfinite(numbers).all():
             raise DecodeError("A vector holds numbers that are not finite; the file may be damaged.", "nan")
         return numbers.astype("<f4").tobytes()

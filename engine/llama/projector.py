@@ -80,7 +80,7 @@ class LlamaProjector:
         self._shared = Shared(pointer, free)
         weakref.finalize(self, self._shared.close, _closed()).atexit = False
         takes: dict[MediaKind, Any] = {"image": lib.mtmd_support_vision, "audio": lib.mtmd_support_audio}
-        self._kinds: frozenset[MediaKind] = frozenset(kind for kind, has in takes.items() if has(pointer))
+        self.kinds: frozenset[MediaKind] = frozenset(kind for kind, has in takes.items() if has(pointer))
         self._rate = int(lib.mtmd_get_audio_sample_rate(pointer))
         self._sections = 4 if lib.mtmd_decode_use_mrope(pointer) else 1
         self._encoding = threading.Lock()  # the scheduler and the buffer of rows are for one unit at a time
@@ -98,10 +98,6 @@ class LlamaProjector:
             f"llama.cpp could not load the projector {path}: {_NAMES.sub('', said).strip() or 'it gave no reason'}. "
             "The file may be damaged, or newer than the installed llama-cpp-python."
         )
-
-    @property
-    def kinds(self) -> frozenset[MediaKind]:
-        return self._kinds
 
     def read(self, media: Media) -> Sequence[PromptPart]:
         """Returns a picture or a sound as the model reads it: its parts, and the tokens that the projector puts around

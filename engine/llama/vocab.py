@@ -50,10 +50,10 @@ class LlamaVocab:
         with model as pointer:
             self._pointer = vocab = int(lib.llama_model_get_vocab(pointer))
         self._remembered = lru_cache(_REMEMBERED)(partial(_tokenized, model, vocab))
-        self._size = int(lib.llama_vocab_n_tokens(vocab))
-        attributes: list[int] = list(map(brief("llama_vocab_get_attr"), repeat(vocab), range(self._size)))
+        self.size = int(lib.llama_vocab_n_tokens(vocab))
+        attributes: list[int] = list(map(brief("llama_vocab_get_attr"), repeat(vocab), range(self.size)))
         self._special = bytes([1 if value & _SPECIAL else 0 for value in attributes])
-        self._bytes: list[bytes | None] = [None] * self._size
+        self._bytes: list[bytes | None] = [None] * self.size
         marked = [token for token, value in enumerate(attributes) if value & (_SPECIAL | _UNKNOWN)]
         # A broken vocabulary may have empty special tokens: their text could be found everywhere.
         texts = {token: text for token in marked if (text := self.token_bytes(token).decode("utf-8", "replace"))}
@@ -78,10 +78,6 @@ class LlamaVocab:
             # The texts that are one token, with (True) and without (False) recognising control tokens.
             self._whole_tokens = {True: _any_of(texts.values()), False: _any_of(users)}
         self._anchor = self._find_anchor()
-
-    @property
-    def size(self) -> int:
-        return self._size
 
     @property
     def control_tokens(self) -> frozenset[str]:
@@ -126,8 +122,8 @@ class LlamaVocab:
 
     def token_bytes(self, token: int) -> bytes:
         """Returns the bytes of one token; of a control token, its text. Raises EngineError for an unknown token."""
-        if not 0 <= token < self._size:
-            raise EngineError(f"Token {token} does not exist; this vocabulary has the tokens 0 to {self._size - 1}.")
+        if not 0 <= token < self.size:
+            raise EngineError(f"Token {token} does not exist; this vocabulary has the tokens 0 to {self.size - 1}.")
         if (known := self._bytes[token]) is not None:
             return known
         function = self._lib.llama_token_to_piece
@@ -149,7 +145,7 @@ class LlamaVocab:
             for token, known in enumerate(self._bytes):
                 if known is None and (written := function(self._pointer, token, buffer, length, 0, True)) >= 0:
                     self._bytes[token] = buffer.raw[:written]
-        return [self.token_bytes(token) for token in range(self._size)]
+        return [self.token_bytes(token) for token in range(self.size)]
 
     @cached_property
     def by_text(self) -> list[tuple[bytes, int]]:
@@ -237,7 +233,7 @@ class LlamaVocab:
         with self._model:
             if names <= {text(self._pointer, token) for token, value in enumerate(attributes) if value & _BYTE}:
                 return None
-            return frozenset(text(self._pointer, token) for token in range(self._size))
+            return frozenset(text(self._pointer, token) for token in range(self.size))
 
     def _check_spellable(self, text: str) -> None:
         """Raise RequestError for a character that is not a token and has a byte that is not one. llama.cpp may put a

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from engine.openai.parameters import Json, read_tools, tool_options
 from engine.openai.problems import bad
 from engine.support.errors import did_you_mean
+from engine.tools import refuse_constant
 from engine.types.tools import Tool
 
 Rule: TypeAlias = Literal["honoured", "ignored", "refused"]
@@ -70,16 +71,12 @@ class Request:
 def read_body(content: bytes) -> Json:
     """Returns a request's body. Raises Problem if it is not a JSON object."""
     try:
-        body: Any = json.loads(content, parse_constant=_refuse_constant)
+        body: Any = json.loads(content, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise bad(f"The body of the request is not JSON: {error}.", code="invalid_json") from error
     if not isinstance(body, dict):
         raise bad(f"The body of a request must be a JSON object, not a {type(body).__name__}.", code="invalid_json")
     return cast("Json", body)
-
-
-def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def read_request(table: Table, body: Json, own: Callable[[Json], Options]) -> Request:

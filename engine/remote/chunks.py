@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypedDict, Unpack, cast
 
-from engine.formats.families import Family, Format, ReasoningSyntax, builtin_families
+from engine.formats.families import REASONING_FIELDS, Family, Format, ReasoningSyntax, builtin_families
 from engine.formats.parsing import Parser
 from engine.formats.parsing.emitter import Kind
 from engine.remote.calls import Calls, Parts
@@ -79,7 +79,7 @@ INLINE_REASONING = Format(
         where="start",
     )
 )
-_REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
+_REASONING_FIELDS = (*REASONING_FIELDS, "reasoning_details")
 _MOST_PIECES = 600_000
 """Chunks and events of one turn: more than the longest answers have, with a chunk and an event for each token."""
 _KNOWN_FIELDS = frozenset({"choices", "usage", "timings"})

@@ -26,6 +26,7 @@ from typing import BinaryIO, cast
 
 from engine.support.deadlines import call_later
 from engine.support.errors import EngineError
+from engine.support.threads import after_fork
 
 GREETING = b"\nllama-engine child 1\n"
 """The first bytes of a child's answers; anything before them was printed by a start-up file of the interpreter."""
@@ -231,14 +232,11 @@ def _end(owner: int, process: "subprocess.Popen[bytes]", files: list[FileIO], gr
 _children: "weakref.WeakSet[Child]" = weakref.WeakSet()
 
 
+@after_fork
 def _leave_to_the_parent() -> None:
     """Close our ends of the pipes in a fork: a child ends only when no process has them open."""
     for child in list(_children):
         child.disown()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 def _interpreter() -> str:

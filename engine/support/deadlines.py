@@ -5,7 +5,6 @@ which the work in a context must be done.
 others, so that setting and cancelling one costs microseconds.
 """
 
-import os
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -113,11 +112,8 @@ def check_time() -> None:
         )
 
 
+@threads.after_fork
 def _after_fork() -> None:
     """A fork has no copy of the thread, and its copy of the lock may stay held forever."""
     global _clock  # noqa: PLW0603 - a process has one
     _clock = _Clock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from engine.support.colouring import coloured, laid_out
 
@@ -108,23 +108,6 @@ _BUTTON = (
     "border:1px solid rgba(128,128,128,.5);color:inherit;"
     'background:var(--jp-layout-color1,var(--vscode-editor-background,Canvas))">'
 )
-_LIMITS = {
-    "max_tokens": "The answer was cut off at {:,} tokens, the most allowed (max_tokens).",
-    "context": "The answer was cut off at {:,} tokens: the conversation reached the end of the context (n_ctx).",
-    "repetition": "The answer was cut off at {:,} tokens: its end is one text again and again (repetition_limit). "
-    "repeat_penalty=1.1 or dry_multiplier=0.8 makes that rarer.",
-}
-_ENDINGS = {
-    "length": "The answer was cut off: it reached the most tokens allowed (max_tokens), or the end of the context.",
-    "cancelled": "The answer was cancelled.",
-    "deadline": "The answer was cut off: its deadline passed.",
-    "error": "An error ended the answer.",
-    "pending": "The run waits for the results of calls that no function here answers (run.pending).",
-    "stop_on": "A tool that ends the run was called.",
-    "max_steps": "The run ended after the most turns allowed (max_steps), before the model answered.",
-    "max_total_tokens": "The run ended after the most tokens allowed (max_total_tokens), before the model answered.",
-    "overflow": "The run ended: the conversation is longer than the context.",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,21 +136,6 @@ class Span:
     begin: float
     middle: float
     end: float
-
-
-class UsageLike(Protocol):
-    """The counts of one turn, as `engine.types.Usage` has them."""
-
-    @property
-    def prompt_tokens(self) -> int: ...
-    @property
-    def cached_tokens(self) -> int: ...
-    @property
-    def completion_tokens(self) -> int: ...
-    @property
-    def decode_seconds(self) -> float: ...
-    @property
-    def limit(self) -> str | None: ...
 
 
 def visible(text: str) -> str:
@@ -207,14 +175,6 @@ def counted(number: int, noun: str) -> str:
 def escaped(text: str) -> str:
     """Returns the text as HTML that only shows it."""
     return escape(visible(clipped(text)))
-
-
-def ending(reason: str, usage: UsageLike | None = None) -> str:
-    """Why a turn or a run ended, as a sentence: of the ends that a finish reason or `Run.stopped` names. `usage` is the
-    turn's, and tells which limit cut it off."""
-    if reason == "length" and usage is not None and usage.limit in _LIMITS:
-        return _LIMITS[usage.limit].format(usage.completion_tokens)
-    return _ENDINGS.get(reason, f"The answer ended: {reason}.")
 
 
 def markdown_html(text: str) -> str:
@@ -520,16 +480,3 @@ def section_html(title: str, body: str, *, unfolded: bool = False) -> str:
 def preformatted(text: str) -> str:
     """Returns HTML with the text's lines unchanged, in a monospaced font."""
     return f'<pre style="{_LONG}">{escaped(text)}</pre>'
-
-
-def figures(usages: Iterable[UsageLike | None]) -> str:
-    """Returns one line of figures over one or more turns."""
-    known = [usage for usage in usages if usage]
-    written = sum(usage.completion_tokens for usage in known)
-    asked = sum(usage.prompt_tokens for usage in known)
-    reused = sum(usage.cached_tokens for usage in known)
-    seconds = sum(usage.decode_seconds for usage in known)
-    drawn = sum(max(0, usage.completion_tokens - 1) for usage in known if usage.decode_seconds > 0)
-    speed = f"{drawn / seconds:.0f} tokens/s" if seconds > 0 else "speed not measured"
-    spoken = f"{counted(written, 'token')} in {counted(len(known), 'turn')}, {speed}"
-    return f"{spoken}; prompt {counted(asked, 'token')}, {reused:,} of them reused from the prefix cache"

@@ -287,16 +287,11 @@ class ScriptedBackend:
         self.adapters.remove(digest)
 
     def decode_media(
-        self,
-        unit: MediaChunk,
-        sequence: int,
-        position: int,
-        rows: "Embeddings | None" = None,
-        part: slice = slice(None),
+        self, unit: MediaChunk, sequence: int, position: int, rows: "Embeddings", part: slice = slice(None)
     ) -> None:
         """Evaluate rows of a unit, which take as many positions. After the last one its key joins `media`."""
-        if rows is None and self.projector is not None:
-            self.projector.encode(unit)
+        if len(rows) != unit.rows:
+            raise DecodeError(f"{len(rows)} rows for a unit of {unit.rows}. Encode this unit.")
         start, stop, _ = part.indices(unit.rows)
         if position + start != len(self._cells[sequence]):
             raise DecodeError(f"sequence {sequence} does not continue at position {position + start}. Trim it first.")
@@ -424,11 +419,14 @@ class ScriptedBackend:
         cells = self._cells[sequence]
         if not self.can_trim(sequence, position):
             return False
+        self._drop(cells, position)
+        return True
+
+    def _drop(self, cells: list[_Cell], position: int) -> None:
         for cell in cells[position:]:
             cell.sequences -= 1
             self.used -= not cell.sequences
         del cells[position:]
-        return True
 
     def state_size(self, sequence: int) -> int:
         return len(self.save(sequence))
@@ -455,10 +453,7 @@ class ScriptedBackend:
                 f"sequence {sequence} does not hold the checkpoint's {len(tokens)} tokens at position {position}: "
                 "checkpoints were mixed up. Report this as a bug."
             )
-        for cell in cells[position:]:
-            cell.sequences -= 1
-            self.used -= not cell.sequences
-        del cells[position:]
+        self._drop(cells, position)
         return True
 
     @property

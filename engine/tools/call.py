@@ -90,6 +90,11 @@ def error_text(reason: str) -> str:
     return f"Error: {reason}"
 
 
+def tool_error(reason: str) -> ToolOutcome:
+    """Returns the outcome of a call that failed, or was not made."""
+    return ToolOutcome(error_text(reason), error=True)
+
+
 def _bound(tool: Tool, arguments: str, context: ToolContext[Any] | None) -> Callable[[], Any] | ToolOutcome:
     """Returns a callable that runs the tool, or the error that the model reads if the arguments do not fit."""
     function = tool.function
@@ -116,7 +121,7 @@ def _bound(tool: Tool, arguments: str, context: ToolContext[Any] | None) -> Call
 
 
 def _unfit(reason: str) -> ToolOutcome:
-    return ToolOutcome(error_text(f"the arguments do not fit: {reason}"), error=True)
+    return tool_error(f"the arguments do not fit: {reason}")
 
 
 def _outcome(result: object) -> ToolOutcome:
@@ -182,7 +187,7 @@ def unshown(part: ImagePart | AudioPart | EncodedMedia, why: str = "this model d
 
 
 def _failure(error: Exception) -> ToolOutcome:
-    return ToolOutcome(error_text(whole_characters(described(error))), error=True)
+    return tool_error(whole_characters(described(error)))
 
 
 def finish(awaitable: Awaitable[Any]) -> Any:

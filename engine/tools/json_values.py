@@ -26,7 +26,7 @@ def json_value(text: str, *, strict: bool = True, unique: bool = False) -> Any:
     try:
         pairs = _unique if unique else None
         value = json.loads(
-            text, strict=strict, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=pairs
+            text, strict=strict, parse_constant=refuse_constant, parse_float=_finite, object_pairs_hook=pairs
         )
     except RecursionError:
         raise _too_deep() from None
@@ -110,8 +110,9 @@ def _finite(text: str) -> float:
     return number
 
 
-def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is not JSON")
+def refuse_constant(name: str) -> object:
+    """Raise ValueError for NaN and the infinities, which Python's `json` reads."""
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _too_deep(place: str = "it") -> ValueError:

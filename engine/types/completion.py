@@ -1,17 +1,35 @@
 """One complete assistant turn, and what it cost."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Generic, cast
 
 from pydantic import computed_field, model_validator
 
-from engine.support.display import Block, counted, ending, figures, page_html, page_markdown, record_html, short
+from engine.support.display import Block, counted, page_html, page_markdown, record_html, short
 from engine.types.answer_formats import Answer_co
 from engine.types.blocks import part_blocks
 from engine.types.messages import Message
 from engine.types.parts import Part, Record, ToolCall, calls_in, content_of, reasoning_of
 from engine.types.sampling import FinishReason, Limit, TokenLogprob, logprobs_html
+
+_LIMITS = {
+    "max_tokens": "The answer was cut off at {:,} tokens, the most allowed (max_tokens).",
+    "context": "The answer was cut off at {:,} tokens: the conversation reached the end of the context (n_ctx).",
+    "repetition": "The answer was cut off at {:,} tokens: its end is one text again and again (repetition_limit). "
+    "repeat_penalty=1.1 or dry_multiplier=0.8 makes that rarer.",
+}
+_ENDINGS = {
+    "length": "The answer was cut off: it reached the most tokens allowed (max_tokens), or the end of the context.",
+    "cancelled": "The answer was cancelled.",
+    "deadline": "The answer was cut off: its deadline passed.",
+    "error": "An error ended the answer.",
+    "pending": "The run waits for the results of calls that no function here answers (run.pending).",
+    "stop_on": "A tool that ends the run was called.",
+    "max_steps": "The run ended after the most turns allowed (max_steps), before the model answered.",
+    "max_total_tokens": "The run ended after the most tokens allowed (max_total_tokens), before the model answered.",
+    "overflow": "The run ended: the conversation is longer than the context.",
+}
 
 
 class Usage(Record):
@@ -57,6 +75,27 @@ class Usage(Record):
     @property
     def decode_tokens_per_second(self) -> float | None:
         return (self.completion_tokens - 1) / self.decode_seconds if self.decode_seconds > 0 else None
+
+
+def figures(usages: Iterable[Usage | None]) -> str:
+    """Returns one line of figures over one or more turns."""
+    known = [usage for usage in usages if usage]
+    written = sum(usage.completion_tokens for usage in known)
+    asked = sum(usage.prompt_tokens for usage in known)
+    reused = sum(usage.cached_tokens for usage in known)
+    seconds = sum(usage.decode_seconds for usage in known)
+    drawn = sum(max(0, usage.completion_tokens - 1) for usage in known if usage.decode_seconds > 0)
+    speed = f"{drawn / seconds:.0f} tokens/s" if seconds > 0 else "speed not measured"
+    spoken = f"{counted(written, 'token')} in {counted(len(known), 'turn')}, {speed}"
+    return f"{spoken}; prompt {counted(asked, 'token')}, {reused:,} of them reused from the prefix cache"
+
+
+def ending(reason: str, usage: Usage | None = None) -> str:
+    """Why a turn or a run ended, as a sentence: of the ends that a finish reason or `Run.stopped` names. `usage` is the
+    turn's, and tells which limit cut it off."""
+    if reason == "length" and usage is not None and usage.limit in _LIMITS:
+        return _LIMITS[usage.limit].format(usage.completion_tokens)
+    return _ENDINGS.get(reason, f"The answer ended: {reason}.")
 
 
 class Completion(Record, Generic[Answer_co]):

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from engine.support.display import Block, BlockKind, ending, figures, page_html, page_text
+from engine.support.display import Block, BlockKind, page_html, page_text
 from engine.support.errors import EngineError
 from engine.support.screens import cell_display
 from engine.types import events
 from engine.types.blocks import call_block, result_block
-from engine.types.completion import Usage
+from engine.types.completion import Usage, ending, figures
 from engine.types.messages import Message, message_block
 
 UPDATE_SECONDS = 0.1

@@ -19,10 +19,9 @@ from engine import ChatTemplate, Engine
 from engine.cli import commands, main
 from engine.cli.screen import Screen, json_line
 from engine.support import _data
-from engine.support.display import figures
 from engine.support.errors import ContextOverflowError, EngineWarning, ModelLoadError
 from engine.testing.scripted import ScriptedBackend
-from engine.types.completion import Usage
+from engine.types.completion import Usage, figures
 from engine.types.events import (
     ContentDelta,
     Event,

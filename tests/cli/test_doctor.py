@@ -20,7 +20,6 @@ FACTS = LibraryFacts(
     path=Path("/lib/libllama.so"),
     system_info="CPU : AVX2 = 1 |  AMX_INT8 = 1 ",
     supports_gpu_offload=True,
-    max_devices=16,
     devices=(Device("CUDA0", "A card", True, 3 * 2**30, 4 * 2**30), Device("CPU", "A chip", False, 0, 0)),
 )
 REPORT = Report(

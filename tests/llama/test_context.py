@@ -187,7 +187,7 @@ def test_whose_idle_sequences_attention_passes(
 def test_where_a_device_attends_batches_are_mixed_as_they_come(monkeypatch: pytest.MonkeyPatch, model: Model) -> None:
     card = Device("CUDA0", "a card", True, 1 << 30, 1 << 30)
     monkeypatch.setattr(model, "_machine", lambda: Machine(None, gpus=(card,)))
-    monkeypatch.setattr(model, "_options", ModelOptions(n_gpu_layers=1))
+    monkeypatch.setattr(model, "options", ModelOptions(n_gpu_layers=1))
     backend = model.backend(ContextOptions(n_sequences=2, n_ctx=256, n_threads=1))
     assert not backend.info.separate_prefill
     backend.close()

@@ -104,7 +104,7 @@ def test_a_restored_sequence_knows_where_its_pictures_end(files: tuple[Path, Pat
         assert backend.projector is not None
         unit = next(part for part in backend.projector.read(media(kind)) if isinstance(part, MediaChunk))
         backend.decode([Row(token, token, 0, False) for token in range(3)])
-        backend.decode_media(unit, 0, 3)
+        backend.decode_media(unit, 0, 3, backend.projector.encode(unit))
         end = 3 + unit.positions
         short = backend.save(0)
         backend.decode([Row(7, end, 0, True)])

@@ -495,7 +495,6 @@ def test_facts_of_the_library() -> None:
     assert facts.version
     assert facts.path.is_file()
     assert "CPU" in facts.system_info
-    assert facts.max_devices >= 1
     assert facts.supports_gpu_offload == any(device.is_gpu for device in facts.devices)
     assert any(device.name == "CPU" and device.memory_total > 0 for device in facts.devices)
 

@@ -67,8 +67,9 @@ def evaluated(
         for each in made:
             if isinstance(each, MediaChunk):
                 assert isinstance(part, Image | Audio)
+                assert backend.projector is not None
                 sizes.append((2 if isinstance(part, Audio) else 1, each.rows, each.positions))
-                backend.decode_media(each, sequence, place)
+                backend.decode_media(each, sequence, place, backend.projector.encode(each))
                 place += each.positions
             else:
                 sizes.append((0, len(each), len(each)))
@@ -141,10 +142,11 @@ def test_an_aborted_unit_leaves_nothing(backend: LlamaBackend, kind: Kind) -> No
     assert backend.projector is not None
     expected, _, _ = evaluated(backend, [BEFORE, media(kind), AFTER])
     unit = first_unit(backend.projector.read(media(kind)))
+    rows = backend.projector.encode(unit)
     backend.trim(0, 3)
     backend.abort()
     with pytest.raises(DecodeError) as caught:
-        backend.decode_media(unit, 0, 3)
+        backend.decode_media(unit, 0, 3, rows)
     assert caught.value.reason == "aborted"
     assert backend.positions(0) == 3
     again, _, _ = evaluated(backend, [BEFORE, media(kind), AFTER])
@@ -159,7 +161,7 @@ def test_trimmed_and_copied_sequences_know_where_units_end(backend: LlamaBackend
     backend.trim(1, 0)
     start, end = 3, 3 + unit.positions
     backend.decode([Row(token, token, 0, False) for token in range(start)])
-    backend.decode_media(unit, 0, start)
+    backend.decode_media(unit, 0, start, reader.encode(unit))
     backend.decode([Row(7, end, 0, False)])
     assert backend.positions(0) == end + 1
     assert backend.trim(0, end)
@@ -179,13 +181,14 @@ def test_trimmed_and_copied_sequences_know_where_units_end(backend: LlamaBackend
 def test_a_sequence_or_a_context_that_there_is_not(backend: LlamaBackend, files: tuple[Path, Path], kind: Kind) -> None:
     assert backend.projector is not None
     unit = first_unit(backend.projector.read(media(kind)))
+    rows = backend.projector.encode(unit)
     with pytest.raises(DecodeError, match="has 2 sequences, and a projector"):
-        backend.decode_media(unit, 2, 0)
+        backend.decode_media(unit, 2, 0, rows)
     with Model.load(files[0]) as model:
         plain = model.backend(OPTIONS)
         assert (plain.projector, plain.info.media) == (None, ())
         with pytest.raises(DecodeError, match="no projector"):
-            plain.decode_media(unit, 0, 0)
+            plain.decode_media(unit, 0, 0, rows)
 
 
 def first_unit(parts: Sequence[PromptPart]) -> MediaChunk:
@@ -214,8 +217,9 @@ class TestOneProjector:
             narrow = model.backend(replace(OPTIONS, n_ctx=512, n_sequences=1), file)
             assert narrow.projector is not None
             unit = first_unit(narrow.projector.read(media(kind)))
+            rows = narrow.projector.encode(unit)
             with pytest.raises(DecodeError, match=r"576 rows, which must be evaluated at once, but a micro-batch 512"):
-                narrow.decode_media(unit, 0, 0)
+                narrow.decode_media(unit, 0, 0, rows)
 
     def test_idefics3_s_tiles_are_units_with_tokens_between_them(self, tmp_path: Path) -> None:
         kind = KINDS["idefics3"]

@@ -48,7 +48,6 @@ from engine.support.display import (
     COPY,
     block_html,
     clipped,
-    ending,
     fenced,
     markdown_html,
     page_text,
@@ -59,6 +58,7 @@ from engine.support.display import (
 )
 from engine.testing import ScriptedEngine
 from engine.types.blocks import result_block
+from engine.types.completion import ending
 from engine.types.messages import Messages
 from engine.types.sampling import FinishReason, Logprobs
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from engine.tools import ToolOutcome, error_text, unshown
+from engine.tools import ToolOutcome, tool_error, unshown
 from engine.types.media import EncodedMedia
 from engine.types.parts import TextPart, whole_characters
 
@@ -19,7 +19,7 @@ def outcome_of(result: "CallToolResult", most: int) -> ToolOutcome:
     if not text and result.structured_content is not None:
         text = json.dumps(result.structured_content, ensure_ascii=False)
     if result.is_error:
-        return ToolOutcome(error_text(cut(text or "the tool failed and gave no reason.", most)), error=True)
+        return tool_error(cut(text or "the tool failed and gave no reason.", most))
     return ToolOutcome(cut(text or "(The tool returned nothing.)", most), parts=_parts(result.content, most))
 
 

@@ -20,7 +20,7 @@ from engine.agent.mcp.content import cut, outcome_of
 from engine.agent.mcp.transports import target_of
 from engine.support.errors import EngineError, EngineWarning, RequestError, shown
 from engine.support.offloop import off_loop
-from engine.tools import ToolOutcome, as_tool, error_text
+from engine.tools import ToolOutcome, as_tool, tool_error
 from engine.types.tools import Tool
 
 if TYPE_CHECKING:
@@ -253,21 +253,21 @@ class MCP:
                 try:
                     await _waited(connection)
                 except EngineError as error:
-                    return _failed(f"the connection to the server was lost, and reconnecting failed: {error}")
+                    return tool_error(f"the connection to the server was lost, and reconnecting failed: {error}")
                 result = await asyncio.wrap_future(connection.call(name, arguments))
         except TimeoutError:
-            return _failed(
+            return tool_error(
                 f"the server did not answer within {self._timeout:g} seconds. The call may still take effect."
             )
         except Lost as error:
-            return _failed(
+            return tool_error(
                 f"the connection to the server was lost during the call ({reason_of(error)}), so its result is not "
                 "known. The next call of its tools reconnects."
             )
         except MCPError as error:
-            return _failed(cut(error.message, self._max_result))
+            return tool_error(cut(error.message, self._max_result))
         except Exception as error:  # noqa: BLE001 - whatever else the client raises on what a server sends
-            return _failed(cut(f"the server's answer cannot be read: {reason_of(error)}", self._max_result))
+            return tool_error(cut(f"the server's answer cannot be read: {reason_of(error)}", self._max_result))
         return outcome_of(result, self._max_result)
 
     def _reconnected(self) -> Connection:
@@ -287,10 +287,6 @@ async def _waited(connection: Connection) -> None:
         lambda done: done.cancelled() or done.exception()
     )  # reads the exception, so that asyncio does not report it as never retrieved
     await asyncio.shield(ready)
-
-
-def _failed(reason: str) -> ToolOutcome:
-    return ToolOutcome(error_text(reason), error=True)
 
 
 def _check_removed(options: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from engine.formats.check.roundtrip import ASKED, MESSAGES, Read, expected, lost, read
+from engine.formats.check.roundtrip import ASKED, MESSAGES, expected, lost, read
 from engine.formats.families import (
     Families,
     Family,
@@ -24,6 +24,7 @@ from engine.formats.families.response_template import format_of, given_template
 from engine.formats.families.table import FamilyTables
 from engine.formats.template import generic
 from engine.formats.template.chat_template import ChatTemplate
+from engine.formats.template.derive.derivation import stripped
 from engine.support.errors import FamilyError, TemplateError
 from engine.types.messages import Message
 from engine.types.parts import Record, ToolCall
@@ -193,12 +194,7 @@ def _numbered(calls: Sequence[ToolCall], syntax: ToolSyntax) -> Sequence[ToolCal
 def _try(name: str, format_: Format, message: Message, text: str) -> Tried:
     format_ = generic.with_generic_tools(format_)
     came, wanted = read(format_, "", text, calls=bool(message.tool_calls)), expected(message, text)
-    return Tried(name, "" if _bare(came) == _bare(wanted) else f"{came} from {text!r}")
-
-
-def _bare(found: Read) -> Read:
-    """Returns what was read, without the surrounding white space, which depends on the template."""
-    return found[0].strip(), found[1].strip(), found[2]
+    return Tried(name, "" if stripped(came) == stripped(wanted) else f"{came} from {text!r}")
 
 
 def _template_check(path: Path, own: Families, response_template: Path | None) -> TemplateCheck:

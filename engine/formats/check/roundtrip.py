@@ -4,11 +4,12 @@ writes.
 
 import json
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from engine.formats.families import Format
 from engine.formats.parsing import Parser
 from engine.formats.template.chat_template import ChatTemplate
+from engine.formats.template.derive.derivation import Read
 from engine.support.errors import RequestError
 from engine.types.events import fold
 from engine.types.messages import Message
@@ -33,8 +34,6 @@ WIDE = ToolCall(id="abcdefgh3", name="look", arguments='{"city": "07", "wet": tr
 SAID = "SAIDTEXT, quite."
 WHY = "WHYTEXT, because."
 SWITCHES: tuple[Reasoning | None, ...] = (None, True, False)
-Read: TypeAlias = "tuple[str, str, list[tuple[str, Any]]]"
-"""Reasoning, content, calls (each a name, and the arguments or the call's error)."""
 
 
 def turn(content: str = "", *calls: ToolCall, reasoning: str | None = None) -> Message:

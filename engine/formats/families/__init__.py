@@ -7,6 +7,7 @@ model's author states.
 from engine.formats.families.detect import Detection, Families, FamilyLike, builtin_families, for_vocabulary
 from engine.formats.families.response_template import ResponseTemplate, ResponseTemplateLike
 from engine.formats.families.schema import (
+    REASONING_FIELDS,
     ChannelSyntax,
     Detect,
     DictionarySyntax,
@@ -27,6 +28,7 @@ from engine.formats.families.schema import (
 )
 
 __all__ = [
+    "REASONING_FIELDS",
     "ChannelSyntax",
     "Detect",
     "Detection",

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from engine.formats.families.patterns import Part, Parts, PatternError, literal, read_pattern
 from engine.formats.families.schema import (
+    REASONING_FIELDS,
     ChannelSyntax,
     DictionarySyntax,
     Format,
@@ -34,7 +35,6 @@ ResponseTemplateLike: TypeAlias = Mapping[str, Any] | str | Path
 _LARGEST_FILE = 16 << 20
 _MOST_NODES, _MOST_CHARACTERS, _LONGEST_MARK = 500, 50_000, 200
 _WAY = "Leave response_template out, or describe the output yourself with family=Format(..)."
-_REASONING = ("reasoning_content", "reasoning", "thinking")
 _KEYS = frozenset(["version", "defaults", "fields", "start_anchor", "start_anchor_pattern"])
 _FIELD_KEYS = frozenset(
     ["open", "open_pattern", "close", "close_pattern", "content", "content_args", "repeats", "join", "optional"]
@@ -100,10 +100,10 @@ def format_of(spec: object, ends: Collection[str] = ()) -> Format:
     _check_keys("response_template", table, _KEYS)
     fields = {name: _Field.of(name, each) for name, each in _table("fields", table.get("fields")).items()}
     start = _shortest("start_anchor", _anchor("response_template", table, "start_anchor"))
-    known = {name: field for name, field in fields.items() if name in ("content", "tool_calls", *_REASONING)}
+    known = {name: field for name, field in fields.items() if name in ("content", "tool_calls", *REASONING_FIELDS)}
     if other := sorted(set(fields) - set(known)):
         _refuse(f"fields.{other[0]}", "messages have no such field; they have content, tool_calls and reasoning")
-    reasoning = [known[name] for name in _REASONING if name in known]
+    reasoning = [known[name] for name in REASONING_FIELDS if name in known]
     if len(reasoning) > 1:
         _refuse(f"fields.{reasoning[1].name}", "there is a second field for reasoning")
     try:
@@ -208,7 +208,7 @@ class _Field:
         opens, closes = (_anchor(place, table, key) for key in ("open", "close"))
         args = _table(f"{place}.content_args", table.get("content_args", {}))
         begins, unmarked = _beginning(table.get("open_pattern"))
-        if begins and name not in _REASONING:
+        if begins and name not in REASONING_FIELDS:
             _refuse(f"{place}.open_pattern", "`^` binds it to the beginning; only reasoning can be")
         transform, each, repeats = table.get("transform"), bool(flags[1]), bool(flags[0])
         return cls(name, opens, closes, content, args, transform, each, repeats, begins, unmarked)

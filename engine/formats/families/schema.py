@@ -272,6 +272,8 @@ ToolSyntax: TypeAlias = Annotated[
 ]
 """The syntax of tool calls: a record for each shape."""
 
+REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
+"""Fields of a message under which programs and templates keep reasoning, the usual ones first."""
 SYNTAXES: Mapping[str, type[CallSyntax]] = {
     "json": JsonSyntax,
     "pythonic": PythonicSyntax,

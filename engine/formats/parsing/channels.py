@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.formats.families import ChannelSyntax
-from engine.formats.parsing.argument_text import Schemas, quoted
+from engine.formats.parsing.argument_text import Schemas
 from engine.formats.parsing.emitter import CallEmitter, Emitter, Span
 from engine.formats.parsing.grammar import JsonText, Marker, Node, Words, in_order, maybe, one_of
 from engine.formats.parsing.json_reader import JsonReader, Outcome
 from engine.formats.parsing.reader import CONTROL, CUT, WINDOW, Gen, Reader, Spelling, compiled
+from engine.formats.parsing.shapes.section import raw_code, raw_writer
 from engine.formats.parsing.unmarked import BareCalls, Demands
 from engine.types.tools import Tool
 
@@ -63,7 +64,6 @@ class ChannelTurn:
         self._calls = demands.calls
         self._exact = demands.exact
         self._bare = BareCalls(reader, emitter, None, spelling, demands) if demands.demanded else None
-        self._role = syntax.role
         text = spelling.text
         self._start, self._channel = text(syntax.start), text(syntax.channel)
         self._constrain, self._message = text(syntax.constrain), text(syntax.message)
@@ -259,14 +259,14 @@ class ChannelTurn:
         """Read the arguments of a call: JSON, or raw code for a built-in that takes code."""
         reader = self._reader
         call = self._emitter.call(recipient.removeprefix(self._syntax.namespace), None)
-        yield from reader.space()
-        if not (yield from reader.more()):
+        char = yield from reader.after_space()
+        if not char:
             call.end("truncated")
             return
         if (yield from reader.starts(self._in_body)) is not None:
             call.end()
-        elif reader.buffer[reader.pos] not in '{["' and recipient == call.name and self._takes_code(call.name):
-            yield from self._code(call)
+        elif char not in '{["' and recipient == call.name and self._takes_code(call.name):
+            yield from raw_code(reader, call, "code", self._in_body)
         else:
             yield from self._arguments(call)
         hit = yield from reader.starts(self._is_end)
@@ -291,32 +291,9 @@ class ChannelTurn:
             return
 
         call.doubt()
-
-        def write(text: str) -> None:
-            reader.note("malformed", text)
-            call.write(reader.plain(text))
-
-        if (yield from reader.until(self._in_body, write, cuts=True)) == CUT:
+        if (yield from reader.until(self._in_body, raw_writer(reader, call), cuts=True)) == CUT:
             reader.cut_marker(self._in_body)
         call.end("malformed")
-
-    def _code(self, call: CallEmitter) -> Gen[None]:
-        """Read raw code for a built-in as the arguments `{"code": ..}`."""
-        reader = self._reader
-        call.write('{"code": "')
-
-        def write(text: str) -> None:
-            reader.note("arguments", text)
-            call.write(quoted(reader.plain(text)))
-
-        hit = yield from reader.until(self._in_body, write, cuts=True)
-        if hit == CUT:
-            reader.cut_marker(self._in_body)
-        if not hit and reader.cut:
-            call.end("truncated")
-            return
-        call.write('"}')
-        call.end()
 
     def _unparsed(self, raw: str) -> Gen[None]:
         """Read a message to a function, when calls are not allowed, as content, including its markup."""

@@ -2,7 +2,6 @@
 picklable record from which another process can make a parser.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
@@ -10,7 +9,8 @@ from typing import Any, NamedTuple
 from engine.formats.families import Family, Format, builtin_families
 from engine.formats.parsing.channels import ChannelTurn
 from engine.formats.parsing.emitter import Emitter
-from engine.formats.parsing.reader import CONTROL, Reader, Spelling, spelling_of
+from engine.formats.parsing.json_reader import LONE_SURROGATE
+from engine.formats.parsing.reader import Reader, Spelling, spelling_of
 from engine.formats.parsing.text_turn import TextTurn
 from engine.formats.parsing.unmarked import Demands
 from engine.support.errors import RequestError
@@ -21,7 +21,6 @@ from engine.types.prompt import Piece
 from engine.types.sampling import FinishReason, ReasoningFormat
 from engine.types.tools import Tool, ToolChoice
 
-_SURROGATES = re.compile(f"[{CONTROL}]")
 _VIEWS = ("deepseek", "deepseek-legacy", "none", "exclude")
 
 
@@ -165,7 +164,7 @@ class Parser:
         elif not text.isascii():
             # A lone surrogate represents a control token in the buffer; decoders produce none, but a caller's text
             # might have one.
-            text = _SURROGATES.sub("\ufffd", text)
+            text = LONE_SURROGATE.sub("\ufffd", text)
         self._reader.feed(text, text if special and self._token else "")
         next(self._run)
         self.in_reasoning = self._emitter.in_reasoning

@@ -285,6 +285,11 @@ class Reader:
                 return
             yield
 
+    def after_space(self, kind: str = "space") -> Gen[str]:
+        """Consume all white space at the front. Returns the character behind it; "" at the end of the input."""
+        yield from self.space(kind)
+        return self.buffer[self.pos] if self.pos < len(self.buffer) else ""
+
 
 _EDGES = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)
 

@@ -9,7 +9,8 @@ from engine.formats.parsing.emitter import Emitter
 from engine.formats.parsing.json_reader import JsonReader, Outcome
 from engine.formats.parsing.reader import WINDOW, Gen, Reader, Spelling, compiled
 from engine.formats.parsing.shapes import JsonShape, PythonicShape, Section
-from engine.formats.parsing.shapes.json_calls import PLAIN, WRAPPERS
+from engine.formats.parsing.shapes.json_calls import FENCE, PLAIN, WRAPPERS
+from engine.formats.parsing.shapes.section import raw_writer
 from engine.types.parts import CallError
 from engine.types.tools import Tool, ToolChoice, ToolName
 
@@ -43,7 +44,6 @@ _OPENING = re.compile(r"\(\s*(?:\)|\w+\s*=(?!=)|[\"'\[{\-\d])")
 _MAYBE_OPENING = re.compile(r"\s*(?:\(\s*(?:\w+\s*)?)?")
 _LIST = re.compile(r'\{\s*"tool_calls"\s*:\s*(?=\[)')
 _LIST_KEY = re.compile(r'\{\s*"tool_calls"\s*:\s*')
-_FENCE = compiled("```json", "```")
 _CLOSE = compiled("}")
 _NOTHING = compiled()
 _ANSWER = re.compile(r'\{\s*"response"\s*:\s*(?=\S)')
@@ -80,7 +80,7 @@ class BareCalls:
     def read(self) -> Gen[None]:
         """Read the calls at the front of the buffer."""
         reader = self._reader
-        fenced = yield from reader.match(_FENCE)
+        fenced = yield from reader.match(FENCE)
         yield from reader.space()
         named = None  # the tool if only its arguments stand here; decided first, since that needs the most text
         if self._named is not None and reader.buffer.startswith("{", reader.pos) and not (yield from self._is_object()):
@@ -106,7 +106,7 @@ class BareCalls:
                 yield from self._objects.call()
         if fenced:
             yield from reader.space()
-            yield from reader.match(_FENCE)
+            yield from reader.match(FENCE)
 
     def _answer(self) -> Gen[None]:
         """Read the value of a wrapped answer, as content, and the brace that closes it."""
@@ -134,7 +134,7 @@ class BareCalls:
         call = self._emitter.call(name, None)
         outcome = yield from self._json.value(call.write, "arguments")
         if outcome is Outcome.MALFORMED:
-            yield from self._reader.until(_NOTHING, self._objects.raw_writer(call))
+            yield from self._reader.until(_NOTHING, raw_writer(self._reader, call))
         verdict: dict[Outcome, CallError] = {Outcome.TRUNCATED: "truncated", Outcome.MALFORMED: "malformed"}
         call.end(verdict.get(outcome))
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from engine.formats.families import REASONING_FIELDS
 from engine.formats.template.env import Template, values
 from engine.formats.template.renderer import TemplateStoppedError
 from engine.support.errors import TemplateError
 
-REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _ID = "p1q2r3s4t"
 _LONG_ID = "call_p1q2r3s4t5u6v7w8x9y0z1a2"
 _NO_ROLE = "probe_role"

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, TypeAlias
 
-from engine.formats.families import ChannelSyntax, Format, TaggedJsonSyntax
+from engine.formats.families import REASONING_FIELDS, ChannelSyntax, Format, TaggedJsonSyntax
 from engine.formats.template import generic
-from engine.formats.template.capabilities import REASONING_FIELDS, Capabilities
+from engine.formats.template.capabilities import Capabilities
 from engine.formats.template.env import Template
 from engine.support.errors import RequestError
 from engine.tools import json_value

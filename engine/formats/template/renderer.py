@@ -6,7 +6,6 @@ and there is rarely more than one. They start on first use and end with this pro
 
 import hashlib
 import json
-import os
 import threading
 import time
 import weakref
@@ -16,6 +15,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any, TypeAlias
 
+from engine.support import threads
 from engine.support.child import Child, ChildGoneError
 from engine.support.errors import TemplateError
 
@@ -134,14 +134,11 @@ def prepare() -> None:
             _idle.append(_Renderer())
 
 
+@threads.after_fork
 def _after_fork() -> None:
     """Replace the locks, which threads of the parent may hold. (`Child` itself recognises children of the parent.)"""
     for template in list(_templates):
         template.lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 class RemoteTemplate:

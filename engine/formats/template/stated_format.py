@@ -20,7 +20,7 @@ from engine.formats.families import (
 )
 from engine.formats.families.response_template import format_of
 from engine.formats.template.capabilities import Capabilities
-from engine.formats.template.derive.derivation import Read, readings, shown_turns
+from engine.formats.template.derive.derivation import Read, readings, shown_turns, stripped
 from engine.formats.template.derive.probes import Turns, turns_of
 from engine.formats.template.env import Template
 from engine.support.errors import EngineWarning, FamilyError
@@ -81,14 +81,10 @@ def _differences(format_: Format, row: Format | None, turns: Turns, can: Capabil
     for shown in shown_turns(turns, can):
         found = readings(format_, turns, shown)
         wanted = [shown.read] if row is None else list(readings(row, turns, shown))
-        if row is not None and _stripped(found[0]) != _stripped(wanted[0]):
+        if row is not None and stripped(found[0]) != stripped(wanted[0]):
             yield f"{shown.label} is read as {_told(found[0])}, by the row as {_told(wanted[0])}"
-        elif row is None and _stripped(shown.read) not in map(_stripped, found):
+        elif row is None and stripped(shown.read) not in map(stripped, found):
             yield f"{shown.label} is read as {_told(found[0])}"
-
-
-def _stripped(read: Read) -> Read:
-    return read[0].strip(), read[1].strip(), read[2]
 
 
 def _told(read: Read) -> str:

@@ -12,13 +12,12 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from engine.llama.gguf.gguf import GgufFile, Layer
-from engine.runtime.loop.config import ANSWER, CACHE_TYPES, ContextOptions
+from engine.runtime.loop.config import ANSWER, CACHE_TYPES, MOST_CHECKPOINTS, ContextOptions
 
 CELLS = 256
 """llama.cpp rounds a context up to a multiple of this."""
 _F16, _F32 = 2, 4
 _INPUTS = 64  # bytes of a row's token, position and places
-_CHECKPOINTS = 8  # of one conversation, at most (engine.runtime.cache.prefix)
 _FIXED = 4 << 20  # graphs, the allocator, Python modules and threads
 _TOKEN, _MERGE = 250, 130
 _TOKENS = {"t5": 600}
@@ -120,7 +119,7 @@ def checkpoint_bytes(model: GgufFile, options: ContextOptions, n_sequences: int)
     """Returns the most memory that checkpoints of recurrent states take: eight per conversation, limited by the
     option."""
     each = sum(layer.state for layer in model.layers) * _F32
-    return min(options.checkpoint_mib << 20, _CHECKPOINTS * each * n_sequences)
+    return min(options.checkpoint_mib << 20, MOST_CHECKPOINTS * each * n_sequences)
 
 
 def layer_caches(model: GgufFile, options: ContextOptions, cells: Cells) -> list[int]:

@@ -70,6 +70,10 @@ def _glibc() -> Any:
     return libc if hasattr(libc, "malloc_trim") else None
 
 
+ONE_THREAD = 16 << 20
+"""Bytes of weights that fit into a core's own cache: a second thread would only wait for the first."""
+
+
 def default_threads(root: Path = Path("/")) -> int:
     """Returns one thread per physical core that this process may use: the products for a single token mostly wait for
     memory, which more threads do not speed up."""

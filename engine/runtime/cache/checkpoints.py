@@ -5,11 +5,10 @@ import logging
 from engine.runtime.cache.match import Match
 from engine.runtime.cache.slots import Checkpoint, place_of
 from engine.runtime.loop.backend import Backend
+from engine.runtime.loop.config import MOST_CHECKPOINTS
 from engine.support.errors import DecodeError
 
 _log = logging.getLogger("engine.runner")
-_CHECKPOINTS = 8
-"""Maximum number of checkpoints of one conversation."""
 
 
 class Checkpoints:
@@ -43,7 +42,7 @@ class Checkpoints:
             return
         self._made += 1
         slot.checkpoints.append(Checkpoint(position, state, self._made))
-        if len(slot.checkpoints) > _CHECKPOINTS:
+        if len(slot.checkpoints) > MOST_CHECKPOINTS:
             slot.checkpoints.remove(min(slot.checkpoints, key=_age))
         while self.size[1] > room:
             oldest = min((point for each in self._match.slots for point in each.checkpoints), key=_age)

@@ -7,7 +7,6 @@ starts on first use, stays, and is replaced when a grammar was too slow for it o
 
 import json
 import logging
-import os
 import threading
 import time
 from collections import OrderedDict, deque
@@ -19,6 +18,7 @@ from hashlib import sha256
 from io import FileIO
 from typing import Any, BinaryIO, Protocol
 
+from engine.support import threads
 from engine.support.child import Child, ChildGoneError, ChildNotStartedError, ends, read_frame, write_frame
 from engine.support.deadlines import latest
 from engine.support.errors import RequestError
@@ -107,14 +107,11 @@ _idle: deque[Child] = deque()
 _slots = threading.BoundedSemaphore(_MOST_CHILDREN)
 
 
+@threads.after_fork
 def _after_fork() -> None:
     """Replace the lock, which threads of the parent may hold. (`Child` itself recognises children of the parent.)"""
     global _slots  # noqa: PLW0603 - a process has one
     _slots = threading.BoundedSemaphore(_MOST_CHILDREN)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _tried(grammars: list[str], controls: Controls) -> list[str | None]:

@@ -175,16 +175,11 @@ class Backend(Protocol):
         ...
 
     def decode_media(
-        self,
-        unit: MediaChunk,
-        sequence: int,
-        position: int,
-        rows: "Embeddings | None" = None,
-        part: slice = slice(None),
+        self, unit: MediaChunk, sequence: int, position: int, rows: "Embeddings", part: slice = slice(None)
     ) -> None:
         """Evaluate the rows of a unit, which begins at this position, or a part of them, if those before it are
-        evaluated; no logits come of them. `rows`: as the projector encoded them; None: it encodes them now. Raises
-        DecodeError; the sequence then holds nothing of the unit, if its memory can be cut."""
+        evaluated; no logits come of them. `rows`: as the projector encoded them. Raises DecodeError; the sequence
+        then holds nothing of the unit, if its memory can be cut."""
         ...
 
     def abort(self) -> None:

@@ -43,6 +43,10 @@ MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ of llama.cpp
 _LEAST_OUTPUTS = 16
 ANSWER = 512
 """Tokens of a shared pool that an answer is expected to take from here on, at most."""
+MOST_CHECKPOINTS = 8
+"""The most checkpoints of one conversation, in a memory that cannot be cut."""
+KEPT_STATES = 256 << 20
+"""Bytes for the states of idle conversations, without a store of the caller's."""
 MAX_THREADS = 512  # GGML_MAX_N_THREADS of ggml.h
 
 Count: TypeAlias = Annotated[int, Field(ge=1, lt=2**31)]

@@ -26,6 +26,7 @@ def evaluate(backend: Backend, adapters: LoadedAdapters, chunks: Sequence[Chunk]
     adapters.use(first.scales)
     if first.part is not None:
         state, (unit, start, stop) = first.state, first.part
+        assert state.rows is not None  # until they are encoded, it waits
         state.begun = 0  # nothing of the unit is left if this fails
         place = state.position(first.start)
         backend.decode_media(unit, state.sequence, place, state.rows, slice(start, stop))

@@ -18,7 +18,7 @@ from engine.runtime.draft.drafter import drafter_for
 from engine.runtime.guidance.guide import Guide
 from engine.runtime.guidance.matcher import Compiler
 from engine.runtime.loop.backend import Backend
-from engine.runtime.loop.config import LoopOptions
+from engine.runtime.loop.config import KEPT_STATES, LoopOptions
 from engine.runtime.loop.drawing import Draws, evaluate, masks_of, masks_together
 from engine.runtime.loop.generation import Generation, TokenTable
 from engine.runtime.loop.replies import Replies, contained
@@ -37,8 +37,6 @@ _STRIKES = 3
 """Failed decodes in a row after which a request ends with the error."""
 _ABORTS = 20
 """Aborted decodes in a row after which a request ends: a cancellation aborts one."""
-_STATES = 256 << 20
-"""Bytes for the states of idle conversations, without a store of the caller's."""
 
 
 class Loop:
@@ -63,7 +61,7 @@ class Loop:
         self._tokens = TokenTable(backend.vocab)
         self._store = options.states
         self.cache = PrefixCache(
-            backend, shelf=OriginStates(options.states or StateStore(_STATES), lambda: backend.origin)
+            backend, shelf=OriginStates(options.states or StateStore(KEPT_STATES), lambda: backend.origin)
         )
         self._pins = Pins(backend, self.cache)
         self._adapters = LoadedAdapters(backend)

@@ -39,8 +39,7 @@ class LoopHandle(Protocol):
     @property
     def restarts(self) -> int: ...
     def submit(self, request: Request) -> None: ...
-    def embed(self, request: Embed) -> None: ...
-    def change_adapters(self, order: LoadAdapter | DropAdapter) -> None: ...
+    def ask(self, order: Embed | LoadAdapter | DropAdapter) -> None: ...
     def unpin(self, id_: int) -> None: ...
     def cancel(self, id_: int) -> None: ...
     def end_reasoning(self, id_: int) -> None: ...
@@ -105,17 +104,13 @@ class Runner:
             compile_constraint(request.constraint, self._loop.compiler)
         self._accept(request)
 
-    def embed(self, request: Embed) -> None:
-        """Ask for vectors; the reply has the request's id. Raises EngineError like `submit`."""
-        self._accept(request)
-
     def unpin(self, id_: int) -> None:
         """Allow what a request pinned to be forgotten."""
         self._inbox.put(Unpin(id_))
 
-    def change_adapters(self, order: LoadAdapter | DropAdapter) -> None:
-        """Ask for an adapter to be loaded or dropped; the reply has the order's id. Raises EngineError like
-        `submit`."""
+    def ask(self, order: Embed | LoadAdapter | DropAdapter) -> None:
+        """Ask for vectors, or for an adapter to be loaded or dropped; the reply has the order's id. Raises EngineError
+        like `submit`."""
         self._accept(order)
 
     def _accept(self, command: Request | Embed | LoadAdapter | DropAdapter) -> None:

@@ -55,11 +55,6 @@ class PromptTokens:
         self._kinds = kinds
         self._projected = None if read is None else lru_cache(maxsize=_REMEMBERED_MEDIA)(read)
 
-    def forget_media(self) -> None:
-        """Forget the pictures and sounds that were read."""
-        if self._projected is not None:
-            self._projected.cache_clear()
-
     def tokenized(self, prompt: Prompt) -> TokensAndMedia:
         """Returns the tokens of a prompt, and the pictures and sounds among them. Raises
         ForgedPromptError if callers' text became a control token, RequestError for media without a projector."""

@@ -59,8 +59,9 @@ class Service:
     ) -> None:
         options = options or LoopOptions()
         self._home = OwnerProcess()
-        self._vocab = backend.vocab
-        self._info = backend.info
+        self.vocab: Vocab = backend.vocab
+        self.info = backend.info
+        """The sizes of the context."""
         self._ids = itertools.count(1)
         self._turns = TurnMemory(backend.vocab)
         self._adapters = AdapterNames()
@@ -73,19 +74,10 @@ class Service:
         self._prompts = PromptTokens(
             backend.vocab,
             self._turns,
-            reader.read if reader is not None and self._info.media else None,
-            self._info.media,
+            reader.read if reader is not None and self.info.media else None,
+            self.info.media,
         )
         weakref.finalize(self, _close, self._home, self._runner.close)
-
-    @property
-    def vocab(self) -> Vocab:
-        return self._vocab
-
-    @property
-    def info(self) -> ContextInfo:
-        """The sizes of the context."""
-        return self._info
 
     @property
     def capacity(self) -> int:
@@ -95,7 +87,7 @@ class Service:
     @property
     def room(self) -> int:
         """How many rows of many are started at a time: some wait, so that no sequence is ever idle."""
-        return min(2 * self._info.n_sequences, self.capacity)
+        return min(2 * self.info.n_sequences, self.capacity)
 
     @property
     def metrics(self) -> Metrics:
@@ -151,16 +143,16 @@ class Service:
         that cannot be enforced, EngineError when the engine is closed or broken.
         """
         turn.check()
-        check_generates(self._info)
-        _check_tokens(turn.sampling, self._vocab.size)
+        check_generates(self.info)
+        _check_tokens(turn.sampling, self.vocab.size)
         tokens, media = (turn.tokens, ()) if turn.tokens else self.tokenized(turn.prompt)
         if not tokens:
             raise RequestError("The prompt is empty; give the model at least one token to continue.")
         check_end(tokens)
-        check_fits(len(tokens), self._info.n_ctx)
+        check_fits(len(tokens), self.info.n_ctx)
         if turn.constraint is not None:
             check_constraint(turn.constraint, self._prompts.controls)
-        limits = self._prompts.limits(turn, self._info.n_ctx - len(tokens))
+        limits = self._prompts.limits(turn, self.info.n_ctx - len(tokens))
         starts = self._prompts.turn_starts(tokens, turn.prompt)
         adapters = self._adapters.chosen(turn.named, tokens).salted(turn.cache_salt)
         request = turn.crossing(next(self._ids), tokens, limits, starts, adapters, media)
@@ -187,11 +179,11 @@ class Service:
         for it, EngineError when it was stopped.
         """
         self.check()
-        check_generates(self._info)
+        check_generates(self.info)
         tokens = tuple(tokens)
         if not tokens:
             raise RequestError("The prefix is empty; give it at least one token.")
-        check_fits(len(tokens), self._info.n_ctx)
+        check_fits(len(tokens), self.info.n_ctx)
         id_, chosen = next(self._ids), self._adapters.chosen(adapters, tokens).salted(salt)
         request = Request(id_, tokens, reports=progress is not None, adapters=chosen, media=media, pin=True)
         stream = self._start(request, OutputQueue(None, tokens, progress))
@@ -214,13 +206,13 @@ class Service:
         """Read `scored` after `tokens`: the stream's logprobs are those of its tokens, each with the `top` likeliest of
         its place. `named`: the adapters that compute them; `salt`: whose they are. Raises what `submit` raises."""
         self.check()
-        check_generates(self._info)
+        check_generates(self.info)
         if not tokens or not scored:
             raise RequestError("A score needs a token to score, and one before it: pass a prompt and a text.")
         check_end(tokens)
-        check_known(self._vocab, tokens)
-        known_tokens(self._vocab, scored)
-        check_fits(len(tokens) + len(scored) - 1, self._info.n_ctx)
+        check_known(self.vocab, tokens)
+        known_tokens(self.vocab, scored)
+        check_fits(len(tokens) + len(scored) - 1, self.info.n_ctx)
         id_, chosen, sampling = next(self._ids), self._adapters.chosen(named, tokens), SamplingParams(logprobs=top)
         request = Request(
             id_,
@@ -242,14 +234,14 @@ class Service:
         """Load an adapter, in the engine's thread between two steps. Raises RequestError if its name is taken,
         EngineError if llama.cpp refuses its file."""
         self.check_open()
-        check_generates(self._info)
+        check_generates(self.info)
         self._adapters.reserve(adapter.name)
         loaded, digest = None, adapter.digest
         try:
-            self._reply(lambda id_: self._runner.change_adapters(LoadAdapter(id_, digest, adapter.path)))
+            self._reply(lambda id_: self._runner.ask(LoadAdapter(id_, digest, adapter.path)))
             loaded = adapter
         except KeyboardInterrupt:  # it may be loaded all the same
-            self._runner.change_adapters(DropAdapter(next(self._ids), digest))
+            self._runner.ask(DropAdapter(next(self._ids), digest))
             raise
         finally:
             self._adapters.settle(adapter.name, loaded)
@@ -260,7 +252,7 @@ class Service:
         self.check_open()
         adapter = self._adapters.remove(name)
         try:
-            self._reply(lambda id_: self._runner.change_adapters(DropAdapter(id_, adapter.digest)))
+            self._reply(lambda id_: self._runner.ask(DropAdapter(id_, adapter.digest)))
         except QueueFullError:
             self._adapters.settle(name, adapter)
             raise
@@ -272,10 +264,10 @@ class Service:
         already, RequestError for a token that the vocabulary does not have, EngineError when the engine is closed."""
         self.check_open()
         id_ = next(self._ids)
-        request = Embed(id_, tuple(tokens_of(self._vocab, text) for text in texts), tail, truncate, ranks, head)
+        request = Embed(id_, tuple(tokens_of(self.vocab, text) for text in texts), tail, truncate, ranks, head)
         queue = self._post.open(id_, OutputQueue())
         try:
-            self._runner.embed(request)
+            self._runner.ask(request)
         except BaseException:
             self._post.shut(id_)
             self._runner.cancel(id_)

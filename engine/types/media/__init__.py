@@ -1,13 +1,14 @@
 """Pictures and sounds, from any source, as pixels and samples."""
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from engine.types.media.audio import Audio, AudioSource
 from engine.types.media.budget import MediaBudget
 from engine.types.media.decoding import prepare as prepare_decoding
 from engine.types.media.image import Image, ImageSource
 from engine.types.media.link import ImageLink, read_media
+from engine.types.media.on_demand import MediaKind
 from engine.types.media.source import Encoded, of_url
 from engine.types.media.urls import MediaUrls
 
@@ -28,7 +29,6 @@ __all__ = [
     "sound_at",
 ]
 
-MediaKind: TypeAlias = Literal["image", "audio"]
 Media: TypeAlias = Image | Audio
 
 

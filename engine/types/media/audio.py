@@ -89,14 +89,8 @@ class Audio(OnDemand["_Sound"]):
     def seconds(self) -> float:
         return len(self.samples) / self.rate
 
-    @property
-    def about(self) -> str:
-        """The sound in a word, for people: "audio 2.5 s"."""
-        match self._content:
-            case Encoded():
-                return f"audio of {self._content.size:,} bytes"
-            case _:
-                return f"audio {self.seconds:.1f} s"
+    def _measure(self) -> str:
+        return f"{self.seconds:.1f} s"
 
     def wav(self) -> bytes:
         """Returns the sound as a WAV file of floats, which loses nothing."""

@@ -5,13 +5,13 @@ a decode is late. It starts on first use, stays, and ends with this process; a f
 """
 
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
+from engine.support import threads
 from engine.support.child import Child, ChildGoneError, ChildNotStartedError
 from engine.support.errors import RequestError
 from engine.types.media.budget import MediaBudget
@@ -40,14 +40,11 @@ _children: dict[str, Child] = {}
 _lock = threading.Lock()
 
 
+@threads.after_fork
 def _after_fork() -> None:
     """Replace the lock, which threads of the parent may hold. (`Child` itself recognises children of the parent.)"""
     global _lock  # noqa: PLW0603 - a process has one
     _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def pixels_of(data: bytes, budget: MediaBudget) -> tuple[int, int, bytes]:

@@ -104,14 +104,8 @@ class Image(OnDemand["_Pixels"]):
         """The pixels row by row, three bytes each."""
         return self._decoded.rgb
 
-    @property
-    def about(self) -> str:
-        """The picture in a word, for people: "image 64x40"."""
-        match self._content:
-            case Encoded():
-                return f"image of {self._content.size:,} bytes"
-            case _:
-                return f"image {self._content.width}x{self._content.height}"
+    def _measure(self) -> str:
+        return f"{self.width}x{self.height}"
 
     def png(self) -> bytes:
         """Returns the picture as a PNG file."""

@@ -1,10 +1,12 @@
 """What pictures and sounds share: each is decoded once, what came over the wire when somebody needs it."""
 
 from abc import ABC, abstractmethod
-from typing import Generic, Protocol, Self, TypeVar, cast
+from typing import Generic, Literal, Protocol, Self, TypeAlias, TypeVar, cast
 
 from engine.types.media.budget import MediaBudget
 from engine.types.media.source import Encoded
+
+MediaKind: TypeAlias = Literal["image", "audio"]
 
 
 class Decoded(Protocol):
@@ -30,6 +32,14 @@ class OnDemand(ABC, Generic[D]):
         made = cls.__new__(cls)
         made._content, made._sent = content, True
         return made
+
+    @property
+    @abstractmethod
+    def kind(self) -> MediaKind: ...
+
+    @abstractmethod
+    def _measure(self) -> str:
+        """Returns the size of what was decoded, for people."""
 
     @abstractmethod
     def _read(self, data: bytes, budget: MediaBudget) -> D:
@@ -64,6 +74,13 @@ class OnDemand(ABC, Generic[D]):
     def identity(self) -> bytes:
         """What tells it from others without decoding it: the digest, or that of the file."""
         return self._content.digest
+
+    @property
+    def about(self) -> str:
+        """The picture or sound in a word, for people: "image 64x40", "audio 2.5 s"."""
+        if isinstance(self._content, Encoded):
+            return f"{self.kind} of {self._content.size:,} bytes"
+        return f"{self.kind} {self._measure()}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, type(self)) and self.digest == other.digest

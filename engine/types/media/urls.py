@@ -7,7 +7,6 @@ Sources: RFC 9110, RFC 9112; IANA's registries of special-purpose addresses (RFC
 
 import io
 import logging
-import os
 import re
 import socket
 import threading
@@ -19,6 +18,7 @@ from ipaddress import IPv6Address, ip_address, ip_network
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from urllib.parse import quote, urljoin, urlsplit
 
+from engine.support import threads
 from engine.support.errors import RequestError, shown
 from engine.support.offloop import in_thread, is_unwanted
 from engine.types.media.source import MOST_BYTES
@@ -42,14 +42,11 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _log = logging.getLogger("engine.media")
 
 
+@threads.after_fork
 def _after_fork() -> None:
     """Replace the slots, which threads of the parent may hold."""
     global _resolving  # noqa: PLW0603 - a process has one
     _resolving = threading.BoundedSemaphore(_MOST_RESOLVING)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,8 +145,8 @@ def projector(name: str, failure: Failure) -> Install:
 
     def install(llm: Engine, breaker: Breaker, patch: pytest.MonkeyPatch) -> None:
         service: Any = llm._service  # pyright: ignore[reportPrivateUsage]
-        service._prompts.forget_media()
-        own = backend_of(llm)._projector
+        service._prompts._projected.cache_clear()
+        own = backend_of(llm).projector
         own._cached.clear()
         lib = own._lib
         patch.setattr(own, "_lib", Library(lib, **{name: breaker.guard(getattr(lib, name), failure)}))

@@ -100,10 +100,9 @@ class DictionaryShape:
         write("{" if close == "}" else "[")
         some = False
         while True:
-            yield from reader.space("arguments")
-            if not (yield from reader.more()):
+            char = yield from reader.after_space("arguments")
+            if not char:
                 return Outcome.TRUNCATED
-            char = reader.buffer[reader.pos]
             if char == ",":
                 reader.take(1, "arguments")
                 continue
@@ -134,8 +133,7 @@ class DictionaryShape:
                 return None
         else:
             parts.append((yield from reader.all_of(_BARE, "key")))
-        yield from reader.space("key")
-        if not (yield from reader.more()) or reader.buffer[reader.pos] != ":":
+        if (yield from reader.after_space("key")) != ":":
             return None
         reader.take(1, "key")
         text = "".join(parts)

@@ -19,7 +19,7 @@ PLAIN = JsonSyntax(shape="json", bare=True)
 """How most models write a call as JSON, with no marks of their own."""
 _NEXT = re.compile(r"\s*[;,]?\s*\{")
 _MAYBE_NEXT = re.compile(r"\s*[;,]?\s*")
-_FENCE = compiled("```json", "```")
+FENCE = compiled("```json", "```")
 
 
 class JsonShape:
@@ -31,21 +31,16 @@ class JsonShape:
         self._reader = section.reader
         self._json = JsonReader(section.reader, (section.close.text,), section.hard)
 
-    def raw_writer(self, call: CallEmitter) -> Callable[[str], None]:
-        """Returns a function that writes text unchanged into the call's arguments."""
-        return self._section.raw_writer(call)
-
     def read(self) -> Gen[str]:
         """Read the calls of a section, including its closing marker if it has one."""
         reader, section = self._reader, self._section
         in_array = some = False
         while True:
-            yield from reader.space()
-            if not (yield from reader.more()):
+            char = yield from reader.after_space()
+            if not char:
                 return ""
             if (yield from section.closed()):
                 return section.close.after
-            char = reader.buffer[reader.pos]
             if char == "{":
                 yield from self.call(listed=in_array)
                 some = True
@@ -71,7 +66,7 @@ class JsonShape:
 
     def _fence(self) -> Gen[bool]:
         """Consume a code fence, complete or cut off."""
-        return (yield from self._reader.match(_FENCE)) or self._reader.cut_marker(_FENCE)
+        return (yield from self._reader.match(FENCE)) or self._reader.cut_marker(FENCE)
 
     def another(self) -> Gen[bool]:
         """Whether another object follows one without a closing marker; consumes the separator between them."""
@@ -122,10 +117,9 @@ class JsonShape:
             return Outcome.MALFORMED
         reader.take(1, "marker")
         while True:
-            yield from reader.space("marker")
-            if not (yield from reader.more()):
+            char = yield from reader.after_space("marker")
+            if not char:
                 return Outcome.TRUNCATED
-            char = reader.buffer[reader.pos]
             if char == "}":
                 reader.take(1, "marker")
                 return Outcome.COMPLETE
@@ -136,22 +130,19 @@ class JsonShape:
                 return Outcome.COMPLETE  # a missing closing brace after complete arguments
             state.python = state.python or char == "'"
             key = yield from self._text(state, "marker")
-            if key is not None:
-                yield from reader.space("marker")
-                if (yield from reader.more()) and reader.buffer[reader.pos] == ":":
-                    reader.take(1, "marker")
-                    yield from reader.space("marker")
-                    outcome = yield from self._member(state, key, depth)
-                    if outcome is Outcome.COMPLETE:
-                        continue
-                    return outcome
+            if key is not None and (yield from reader.after_space("marker")) == ":":
+                reader.take(1, "marker")
+                outcome = yield from self._member(state, key, depth)
+                if outcome is Outcome.COMPLETE:
+                    continue
+                return outcome
             return Outcome.MALFORMED if (yield from reader.more()) else Outcome.TRUNCATED
 
     def _member(self, state: "_JsonCall", key: str, depth: int) -> Gen[Outcome]:
         reader, syntax = self._reader, self._syntax
-        if not (yield from reader.more()):
+        first = yield from reader.after_space("marker")
+        if not first:
             return Outcome.TRUNCATED
-        first = reader.buffer[reader.pos]
         if (depth, key) in state.keys:
             return Outcome.MALFORMED  # which of the two values is meant cannot be known
         state.keys.add((depth, key))

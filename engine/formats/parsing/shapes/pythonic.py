@@ -66,10 +66,9 @@ class LiteralReader:
         reader = self._reader
         if depth > DEEPEST:
             return Outcome.MALFORMED
-        yield from reader.space(self._kind)
-        if not (yield from reader.more()):
+        char = yield from reader.after_space(self._kind)
+        if not char:
             return Outcome.TRUNCATED
-        char = reader.buffer[reader.pos]
         if char in _RUNS:
             return (yield from self._string(write, char))
         if char in _BRACKETS:
@@ -112,13 +111,13 @@ class LiteralReader:
             if outcome is not Outcome.COMPLETE:
                 write((", " if some else "{") + text)
                 return outcome
-            yield from reader.space(self._kind)
-            if not (yield from reader.more()):
+            char = yield from reader.after_space(self._kind)
+            if not char:
                 return Outcome.TRUNCATED
-            if reader.buffer[reader.pos] in ",}" and not some:
+            if char in ",}" and not some:
                 write("[" + text)
                 return (yield from self._items(write, "}", depth, some=True))
-            if reader.buffer[reader.pos] != ":":
+            if char != ":":
                 return Outcome.MALFORMED
             write((", " if some else "{") + (text if text.startswith('"') else f'"{quoted(text)}"') + ": ")
             some = True
@@ -132,10 +131,9 @@ class LiteralReader:
         reader = self._reader
         separated = first
         while True:
-            yield from reader.space(self._kind)
-            if not (yield from reader.more()):
+            char = yield from reader.after_space(self._kind)
+            if not char:
                 return Outcome.TRUNCATED
-            char = reader.buffer[reader.pos]
             if char == close:
                 reader.take(1, self._kind)
                 return Outcome.COMPLETE
@@ -304,12 +302,11 @@ class PythonicShape:
         reader, section = self._reader, self._section
         in_list = some = False
         while True:
-            yield from reader.space()
-            if not (yield from reader.more()):
+            char = yield from reader.after_space()
+            if not char:
                 return ""
             if (yield from section.closed()):
                 return section.close.after
-            char = reader.buffer[reader.pos]
             if char == "[" and not in_list and not some:
                 reader.take(1, "marker")
                 in_list = True
@@ -332,13 +329,13 @@ class PythonicShape:
         """Read one call, from its name on."""
         reader = self._reader
         name = yield from reader.all_of(_NAME, "name")
-        yield from reader.space("marker")
-        if not (yield from reader.more()):
+        char = yield from reader.after_space("marker")
+        if not char:
             return
         # Llama's built-in tools are written name.call(..).
         call = self._section.begin(name.removesuffix(".call"))
         outcome = Outcome.MALFORMED
-        if reader.buffer[reader.pos] == "(":
+        if char == "(":
             reader.take(1, "marker")
             outcome = yield from self._arguments(call)
         if outcome is Outcome.COMPLETE and not (yield from self._is_followed()):
@@ -373,15 +370,14 @@ class PythonicShape:
         # Parameter names that are not Python identifiers.
         self._literals.keywords = tuple(f"{name}=" for name in schemas.names if not name.isidentifier())
         while True:
-            yield from reader.space("marker")
-            if not (yield from reader.more()):
+            char = yield from reader.after_space("marker")
+            if not char:
                 # The closing bracket ends this shape: without it, the call is complete only if the model ended the turn
                 # itself.
                 if not reader.cut and not separated:
                     call.write("}")
                     return Outcome.COMPLETE
                 return Outcome.TRUNCATED
-            char = reader.buffer[reader.pos]
             if char == "," and not separated:
                 reader.take(1, "marker")
                 separated = True

@@ -238,7 +238,7 @@ class Section:
         if not self._is_json or reader.buffer.startswith(self.hard, reader.pos):
             call.doubt()  # other calls need quotation marks, which would have closed the string
         markers = compiled(*self._resume.literals, *stops)
-        write = self.raw_writer(call)
+        write = raw_writer(reader, call)
         hit = yield from reader.until(markers, write, cuts=True)
         while hit and hit == self.tag_open and not (yield from self.begins(hit)):
             write(reader.take(len(hit)))
@@ -259,15 +259,6 @@ class Section:
             return False
         yield from self.rest_is_malformed(self.emitter.call("", None))
         return True
-
-    def raw_writer(self, call: CallEmitter) -> Callable[[str], None]:
-        """Returns a function that writes text unchanged into the call's arguments."""
-
-        def write(text: str) -> None:
-            self.reader.note("malformed", text)
-            call.write(self.reader.plain(text))
-
-        return write
 
     def name(self, ends: Markers, called: str = "") -> Gen[str | None]:
         """Consume and return a function's name (or an id), up to one of the ends (not consumed).
@@ -436,24 +427,35 @@ class Section:
 
     def raw_code(self, call: CallEmitter, ends: Markers) -> Gen[None]:
         """Read raw code as a call's argument `{"code": ..}`; the key is the tool's parameter if it has only one."""
-        reader = self.reader
-        call.write(f'{{"{quoted(self._code_parameter(call.name))}": "')
+        yield from raw_code(self.reader, call, self.schemas(call.name).only() or "code", ends)
 
-        def write(text: str) -> None:
-            reader.note("arguments", text)
-            call.write(quoted(reader.plain(text)))
 
-        hit = yield from reader.until(ends, write, cuts=True)
-        if hit == CUT:
-            reader.cut_marker(ends)
-        if not hit and reader.cut:
-            call.end("truncated")
-            return
-        call.write('"}')
-        call.end()
+def raw_writer(reader: Reader, call: CallEmitter) -> Callable[[str], None]:
+    """Returns a function that writes text unchanged into the call's arguments, which are malformed."""
 
-    def _code_parameter(self, name: str) -> str:
-        return self.schemas(name).only() or "code"
+    def write(text: str) -> None:
+        reader.note("malformed", text)
+        call.write(reader.plain(text))
+
+    return write
+
+
+def raw_code(reader: Reader, call: CallEmitter, key: str, ends: Markers) -> Gen[None]:
+    """Read raw code, up to one of the ends, as the call's only argument, and end the call."""
+    call.write(f'{{"{quoted(key)}": "')
+
+    def write(text: str) -> None:
+        reader.note("arguments", text)
+        call.write(quoted(reader.plain(text)))
+
+    hit = yield from reader.until(ends, write, cuts=True)
+    if hit == CUT:
+        reader.cut_marker(ends)
+    if not hit and reader.cut:
+        call.end("truncated")
+        return
+    call.write('"}')
+    call.end()
 
 
 def _starts(text: str, literals: Iterable[str]) -> bool | None:

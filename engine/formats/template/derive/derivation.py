@@ -41,7 +41,7 @@ _MOST = 16
 """The most formats without calls that are tried with calls; far more than any template needed."""
 _MOST_TRIES = 1000
 """The most formats without calls that are tried at all; a known template needed at most 195."""
-Read: TypeAlias = "tuple[str, str, list[tuple[str, object]]]"
+Read: TypeAlias = "tuple[str, str, list[tuple[str, Any]]]"
 """Reasoning, content, calls (each a name, and the arguments or the call's error)."""
 
 
@@ -394,6 +394,11 @@ def readings(format_: Format, turns: Turns, shown: ShownTurn) -> tuple[Read, ...
     """Returns what the parser reads in a turn; if that holds reasoning, also behind the prompt, which may begin it."""
     whole = _read(format_, shown.turn)
     return (whole, _read_asked(format_, turns, shown.turn)) if shown.label.startswith("reasoning") else (whole,)
+
+
+def stripped(read: Read) -> Read:
+    """Returns what was read without the white space around its texts, which depends on the template."""
+    return read[0].strip(), read[1].strip(), read[2]
 
 
 def _read_asked(format_: Format, turns: Turns, turn: str) -> Read:
