@@ -55,7 +55,7 @@ def said(llm: Engine, **options: Any) -> str:
 def test_conversations_say_what_engines_of_their_own_say(files: dict[str, Path], *, unified: bool) -> None:
     sets = {"a": {"a": 1.0}, "half": {"b": 0.5}, "late": {"late": 1.0}, "none": {}}
     load: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "kv_unified": unified, "preflight": False}
-    made, found = compared(MODEL, files, sets, 40, **load)
+    made, found = compared(MODEL, files, sets, 28, **load)
     assert [each for each in found if not each.is_rounding] == []
     assert hits_across(made) == 0
     first = {turn.name: turn.answer.content for turn in made if len(turn.messages) == 1}
