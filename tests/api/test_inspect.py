@@ -13,7 +13,7 @@ from engine.cli import main
 @pytest.mark.parametrize("name", [*KINDS, *RERANKERS])
 def test_an_embedding_model_or_a_reranker_says_what_it_makes(name: str, tmp_path: Path) -> None:
     kind = (KINDS | RERANKERS)[name]
-    with Engine.load(write(tmp_path / "m.gguf", kind), n_ctx=200) as llm:
+    with Engine.load(write(tmp_path / "m.gguf", kind), n_ctx=200, preflight=False) as llm:
         found = llm.inspect()
         assert llm.embedder.facts == found.vectors
     assert found.vectors is not None

@@ -19,7 +19,6 @@ def projector(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_each_kind_is_tried_once_and_loaded(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LLAMA_ENGINE_CACHE", str(tmp_path / "cache"))
     kind = KINDS[name]
     model = write_model(tmp_path / "model.gguf", kind)
     path = write_projector(tmp_path / "mmproj.gguf", kind)

@@ -302,7 +302,7 @@ KINDS: dict[str, type] = {
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[Engine]:
-    with Engine.load() as made:
+    with Engine.load(n_ctx=1024) as made:  # which ends the answer that a temperature makes endless
         yield made
 
 

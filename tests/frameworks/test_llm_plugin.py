@@ -16,6 +16,8 @@ from no_network import blocked_path
 from engine.support.errors import EngineError, RequestError
 
 llm: Any = pytest.importorskip("llm")
+cli: Any = pytest.importorskip("llm.cli")
+testing: Any = pytest.importorskip("click.testing")
 parts: Any = pytest.importorskip("llm.parts")
 plugin: Any = pytest.importorskip("engine.plugins.llm_plugin")
 
@@ -77,7 +79,9 @@ def test_the_entry_point_lists_the_models(run: Run) -> None:
     assert {"Local: llama-engine/builtin", "Local: llama-engine/file"} <= set(done.stdout.splitlines())
 
 
-def test_two_tools_one_after_the_other_and_the_log(run: Run, builtin_model_path: Path, tmp_path: Path) -> None:
+def test_two_tools_one_after_the_other_and_the_log(
+    run: Run, builtin_model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "tools.py").write_text(TOOLS, encoding="utf-8")
     question = "What is the weather in Oslo and what is 127 times 46?"
     chosen = ["-m", "llama-engine/file", "-o", "file", str(builtin_model_path), "-o", "family", "gpt-oss"]
@@ -87,7 +91,8 @@ def test_two_tools_one_after_the_other_and_the_log(run: Run, builtin_model_path:
     assert "Tool call: get_weather({'city': 'Oslo'})" in done.stderr
     assert "Tool call: multiply({'a': 127, 'b': 46})" in done.stderr
     assert 'I have the first result. I call "multiply" with {"a": 127, "b": 46}.' in done.stderr
-    (logged,) = json.loads(run("logs", "-n", "1", "--json").stdout)
+    monkeypatch.setenv("LLM_USER_PATH", str(tmp_path / "user"))
+    (logged,) = json.loads(testing.CliRunner().invoke(cli.cli, ["logs", "-n", "1", "--json"]).stdout)
     assert logged["model"] == "llama-engine/file"
     assert logged["input_tokens"] > 100
     assert logged["output_tokens"] > 10

@@ -37,7 +37,7 @@ def repository(hub: Hub, builtin_model_path: Path, projector: ProjectorFile) -> 
 
 
 def answered(**options: Any) -> bool:
-    with Engine.load(family="qwen3", n_ctx=512, **options) as llm:
+    with Engine.load(family="qwen3", n_ctx=512, preflight=False, **options) as llm:
         return llm.chat(QUESTION, max_tokens=2, ignore_eos=True).finish_reason == "length"
 
 
@@ -123,7 +123,7 @@ def test_the_command_line(
 
 
 def test_several_models_under_a_budget_count_it(repository: Hub, projector: ProjectorFile) -> None:
-    options: dict[str, Any] = {"model": "own/repo:Q8_0", "n_ctx": 512, "family": "qwen3"}
+    options: dict[str, Any] = {"model": "own/repo:Q8_0", "n_ctx": 512, "family": "qwen3", "preflight": False}
     with Engines({"blind": options, "sees": {**options, "projector": "auto"}}, budget=2 * GB) as engines:
         engines["blind"].complete("a", max_tokens=1)
         blind = engines.used

@@ -30,7 +30,8 @@ def asked(seed: int, text: str = "What is it?") -> list[dict[str, Any]]:
 @pytest.fixture
 def apart(tmp_path: Path) -> Iterator[Engine]:
     path = write_projector(tmp_path / "mmproj.gguf", KINDS["llava"])
-    with Engine.load(projector=path, isolated=True, n_ctx=1024, n_threads=1, kv_unified=False) as llm:
+    options: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "kv_unified": False, "preflight": False}
+    with Engine.load(projector=path, isolated=True, **options) as llm:
         yield llm
 
 

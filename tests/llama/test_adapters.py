@@ -55,7 +55,7 @@ def said(llm: Engine, **options: Any) -> str:
 def test_conversations_say_what_engines_of_their_own_say(files: dict[str, Path], *, unified: bool) -> None:
     sets = {"a": {"a": 1.0}, "half": {"b": 0.5}, "late": {"late": 1.0}, "none": {}}
     load: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "kv_unified": unified, "preflight": False}
-    made, found = compared(MODEL, files, sets, 40, **load)
+    made, found = compared(MODEL, files, sets, 28, **load)
     assert [each for each in found if not each.is_rounding] == []
     assert hits_across(made) == 0
     first = {turn.name: turn.answer.content for turn in made if len(turn.messages) == 1}
@@ -150,7 +150,7 @@ def test_what_is_loaded_is_told(llm: Engine, files: dict[str, Path]) -> None:
 
 
 def test_adapters_come_and_go_while_others_run(files: dict[str, Path]) -> None:
-    with Engine.load(n_ctx=1024, n_threads=1, n_sequences=4) as llm:
+    with Engine.load(n_ctx=1024, n_threads=1, n_sequences=4, preflight=False) as llm:
         running = llm.stream("A story?", ignore_eos=True, temperature=0, max_tokens=150)
         llm.load_adapter("x", files["a"], scale=0.5)
         half = said(llm, adapters=["x"])
@@ -165,7 +165,7 @@ def test_adapters_come_and_go_while_others_run(files: dict[str, Path]) -> None:
             llm.load_adapter("x", files["a"])
         other = said(llm, adapters=["x"])
         assert running.result().usage.completion_tokens == 150  # pyright: ignore[reportOptionalMemberAccess]
-    with Engine.load(adapters={"b": files["b"]}, n_ctx=1024, n_threads=1) as llm:
+    with Engine.load(adapters={"b": files["b"]}, n_ctx=1024, n_threads=1, preflight=False) as llm:
         assert said(llm, adapters=["b"]) == other
     with pytest.raises(Exception, match="closed"):
         llm.load_adapter("y", files["a"])
@@ -173,7 +173,7 @@ def test_adapters_come_and_go_while_others_run(files: dict[str, Path]) -> None:
 
 def test_an_isolated_model_loads_them_in_its_process(llm: Engine, files: dict[str, Path], folder: Path) -> None:
     vector = write_control_vector(folder / "isolated.gguf")
-    options: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "n_sequences": 4, "kv_unified": False}
+    options: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "n_sequences": 4, "kv_unified": False, "preflight": False}
     with Engine.load(adapters={"a": files["a"]}, isolated=True, **options) as isolated:
         isolated.load_adapter("late", files["late"])
         for adapters in ({}, {"a": 0.5}, {"late": 1.0}):
@@ -181,7 +181,7 @@ def test_an_isolated_model_loads_them_in_its_process(llm: Engine, files: dict[st
         isolated.drop_adapter("late")
         with pytest.raises(ModelLoadError, match="does not exist in base model"):
             isolated.load_adapter("c", write_adapter(folder / "layers.gguf", layers=LAYERS + 2))
-    with Engine.load(control_vectors={vector: 20.0}, n_ctx=1024, n_threads=1, isolated=True) as isolated:
+    with Engine.load(control_vectors={vector: 20.0}, isolated=True, **options) as isolated:
         assert said(isolated) != said(llm)
 
 
@@ -200,7 +200,7 @@ def test_a_file_for_another_model_is_refused_with_the_reason(
     with pytest.raises(ModelLoadError, match=says):
         llm.load_adapter(name, path)
     with pytest.raises(ModelLoadError, match=says):
-        Engine.load(adapters={name: path}, n_ctx=512)
+        Engine.load(adapters={name: path}, n_ctx=512, preflight=False)
     assert name not in llm.adapters
     assert said(llm)
 

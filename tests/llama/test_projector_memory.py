@@ -31,7 +31,7 @@ def encoded_with(model: Path, path: Path, media: Media, options: MediaOptions, l
     """The estimate, and what clip says for this picture or sound, in bytes."""
     file = read_projector(path, options)
     with Model.load(model) as weights:
-        backend = weights.backend(ContextOptions(n_ctx=512, check_memory=False), file)
+        backend = weights.backend(ContextOptions(n_ctx=512, n_threads=1, check_memory=False), file)
         assert backend.projector is not None
         log.clear()
         for part in backend.projector.read(media):

@@ -90,7 +90,7 @@ def test_any_turns_fold_to_the_object_that_is_not_streamed(events: list[list[Eve
 
 @pytest.mark.parametrize("letter", INITIALS)
 def test_turns_of_every_family(letter: str) -> None:
-    for case, events in golden_turns(letter):
+    for case, events in golden_turns(letter, 3):
         try:
             same_both_ways(events)
         except AssertionError as error:

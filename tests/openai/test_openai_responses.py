@@ -118,7 +118,7 @@ def test_any_turn_streams_in_order_and_folds_to_the_object_not_streamed(events: 
 
 @pytest.mark.parametrize("letter", INITIALS)
 def test_turns_of_every_family(letter: str) -> None:
-    for case, events in golden_turns(letter):
+    for case, events in golden_turns(letter, 0):
         try:
             same_both_ways(events)
         except AssertionError as error:

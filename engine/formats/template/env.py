@@ -80,7 +80,7 @@ class _LocalTemplate:
 
         self._complaint = sandbox.complaint
         try:
-            self._compiled: Compiled = sandbox.Compiled(source)
+            self._compiled: Compiled = sandbox.compiled(source)
         except Exception as error:  # a template is a program: whatever it raises is its complaint
             raise TemplateError(sandbox.complaint(error)) from error
         self.variables = self._compiled.variables

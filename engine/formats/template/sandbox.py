@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import jinja2
@@ -143,6 +143,13 @@ class Compiled:
             _escapes.reset(tokens[0])
             _now.reset(tokens[1])
         return "".join(parts)
+
+
+@lru_cache(maxsize=16)
+def compiled(source: str) -> Compiled:
+    """Returns the template, which is compiled once for all engines of this process: that is half of loading a small
+    model."""
+    return Compiled(source)
 
 
 _LANGUAGES = (

@@ -7,6 +7,7 @@ import pytest
 from attacks.attacking import attack, hurry
 from attacks.hostile_templates import ATTACKS, late
 
+from engine.formats.template import sandbox
 from engine.formats.template.env import Template
 from engine.support.errors import TemplateError
 
@@ -85,6 +86,27 @@ def test_complaints_say_what_to_do(source: str, words: str) -> None:
     with pytest.raises(TemplateError) as caught:
         Template(source).render({})
     assert words in str(caught.value)
+
+
+def test_all_engines_of_a_template_share_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its own clock and values."""
+    compiled: list[str] = []
+
+    class Counted(sandbox.Compiled):
+        def __init__(self, source: str) -> None:
+            compiled.append(source)
+            super().__init__(source)
+
+    monkeypatch.setattr(sandbox, "Compiled", Counted)
+    source = "{# shared #}{{ bos_token }}{{ strftime_now('%Y') }}"
+    told = [
+        Template(source, lambda year=year: dt.datetime(year, 1, 1, tzinfo=dt.UTC), trusted=True).render(
+            {"bos_token": f"<{year}>"}
+        )
+        for year in (2025, 2026)
+    ]
+    assert told == ["<2025>2025", "<2026>2026"]
+    assert compiled == [source]
 
 
 def sample() -> list[str]:

@@ -112,14 +112,15 @@ def failing(
     *,
     may_end: int = 1,
     lasting: bool = False,
+    first: int = 1,
     every: int = 1,
 ) -> Series:
     """Let the 1st, 2nd, .. call fail (`lasting`: and all after it), each time in the whole work, until the work passes
-    without reaching the failure. `may_end`: how many requests one failure may end."""
+    without reaching the failure. `may_end`: how many requests one failure may end. `first`, `every`: only these."""
     right = work.run()
     assert work.run() == right, "the work does not give the same answers twice"
     series = Series()
-    number = 1 - every
+    number = first - every
     while True:
         number += every
         breaker = Breaker(number, lasting)

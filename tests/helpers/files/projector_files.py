@@ -141,9 +141,9 @@ def _add_layer(writer: gguf.GGUFWriter, prefix: str, numbers: Any, architecture:
         writer.add_tensor(f"{prefix}{name}.weight", numbers(*shape))
 
 
-def write_projector(path: Path, kind: Kind, *, width: int = 0, stack: int = 4, seed: int = 5) -> Path:
-    """Write a projector. `width`: that of its rows, if it is for another model. `stack=8`: llama.cpp ends the process
-    over its first sound."""
+def write_projector(path: Path, kind: Kind, *, width: int = 0, stack: int = 20, seed: int = 5) -> Path:
+    """Write a projector. `width`: that of its rows, if it is for another model. `stack`: how many of the 1,500 steps of
+    a sound make a row; with 8, which does not divide them, llama.cpp ends the process over the first sound."""
     numbers, audio = _random(seed), kind.projector == "ultravox"
     width = width or kind.width
     writer, part = gguf.GGUFWriter(path, "clip"), "audio" if audio else "vision"
