@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine.llama import candidates
 from engine.llama.candidates import Filter, TopK, TopP, first_filter
 from engine.support.errors import DecodeError
 from engine.types.sampling import SamplingParams
@@ -51,6 +52,22 @@ def test_what_is_left(
         assert logits[kept.tokens].tolist() == logits[plainly(logits, number)].tolist()
         assert len(set(kept.tokens.tolist())) == len(kept.tokens)
         assert not kept.ranked or (np.diff(logits[kept.tokens]) <= 0).all()
+
+
+@pytest.mark.parametrize("mass", [0.05, 0.5, 0.9, 0.999])
+def test_a_nucleus_is_the_same_whatever_is_left_out_before_it_is_sorted(
+    mass: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(int(1000 * mass))
+    rows = [random.normal(0, spread, size) for spread in (0.01, 1, 3, 12, 90) for size in (1025, 4000, 20_000)]
+    rows += [row.round(digits) for row in rows for digits in (0, 1)]  # many equals
+    rows += [np.where(random.random(row.size) < 0.5, row, -np.inf) for row in rows]
+    logits = [row.astype(np.float32) for row in rows]
+    found = [TopP(mass)(row).tokens for row in logits]
+    monkeypatch.setattr(candidates, "_MANY", 1 << 30)
+    for row, tokens in zip(logits, found, strict=True):
+        assert row[tokens].tolist() == row[TopP(mass)(row).tokens].tolist()
+        assert len(set(tokens.tolist())) == len(tokens)
 
 
 @pytest.mark.parametrize("size", SIZES)
