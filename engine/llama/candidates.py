@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from engine.llama.lib import brief, library
-from engine.runtime.loop.ranking import most_likely
+from engine.runtime.loop.ranking import best_first, most_likely
 from engine.support.errors import DecodeError
 from engine.types.sampling import SamplerName, SamplingParams
 
@@ -124,7 +124,7 @@ class MinP:
 
 
 class TopP:
-    """Keeps the most likely tokens whose total probability first reaches `mass`."""
+    """Keeps the most likely tokens whose total probability first reaches `mass`; of equals, the lower id first."""
 
     def __init__(self, mass: float) -> None:
         self._mass = mass
@@ -144,7 +144,7 @@ class TopP:
             kept = np.flatnonzero(logits > -np.inf)
         if kept.size > _MANY:
             kept = kept[_reaching(largest - logits[kept], weights[kept], wanted)]
-        kept = kept[np.argsort(-logits[kept])]
+        kept = kept[best_first(logits[kept])]
         reached = np.cumsum(weights[kept], dtype=np.float64)
         return Kept(kept[: int(np.searchsorted(reached, wanted)) + 1], True)
 
