@@ -198,8 +198,7 @@ def _imported(own: OwnLibrary | None) -> Any:
     """Returns llama_cpp's module of functions."""
     try:
         with own.named_for_import() if own else nullcontext():
-            if "llama_cpp" not in sys.modules and (package := find_spec("llama_cpp")) is not None:
-                folders = package.submodule_search_locations
+            if "llama_cpp" not in sys.modules and (folders := _folders()):
                 _ = _alone("llama_cpp._ctypes_extensions", folders)
                 return _alone("llama_cpp.llama_cpp", folders)
             import llama_cpp.llama_cpp as lib
@@ -214,7 +213,13 @@ def _imported(own: OwnLibrary | None) -> Any:
     return lib
 
 
-def _alone(name: str, folders: Sequence[str] | None) -> Any:
+def _folders() -> Sequence[str]:
+    """Returns the folders of the package llama_cpp, which is not imported; none if there is no such package."""
+    found = find_spec("llama_cpp")
+    return (found and found.submodule_search_locations) or ()
+
+
+def _alone(name: str, folders: Sequence[str]) -> Any:
     """Returns a module of llama_cpp without having run the package around it, which imports jinja2, a database of
     caches and more for its class Llama. A later `import llama_cpp` runs it, and finds this same module."""
     found = PathFinder.find_spec(name, folders)
