@@ -90,6 +90,14 @@ CALLBACK: Any = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_v
 def forget_errors() -> None:
     """Clear the logged errors, before an operation whose failure the next ones will explain."""
     _lines.errors.clear()
+    if hasattr(sys.modules.get("llama_cpp"), "__version__"):  # its last line: the package has run
+        _take_log()
+
+
+@cache
+def _take_log() -> None:
+    """Take llama.cpp's log back from the package llama_cpp, which takes it when it is imported."""
+    library().llama_log_set(CALLBACK, None)
 
 
 def last_errors() -> str:
@@ -122,6 +130,7 @@ def mtmd() -> Any:
             f"libmtmd, which reads pictures and sounds, cannot be loaded ({error}).{beside} Leave projector out, or "
             f"install llama-cpp-python=={TESTED_VERSION} again."
         ) from error
+    _take_log()
     module.mtmd_log_set(CALLBACK, None)
     return module
 
@@ -261,6 +270,8 @@ def nextn() -> Any:
     except (ImportError, AttributeError) as error:
         LOGGER.debug("There are no hidden states for a model's own head: %s", error)
         return None
+    finally:
+        _take_log()
     return extension
 
 
