@@ -11,7 +11,6 @@ from engine.api.clients import async_openai_client, openai_client
 from engine.api.loading import Loaded, TemplateChoice
 from engine.formats.families import Family, FamilyLike, ResponseTemplateLike
 from engine.formats.template.chat_template import ChatTemplate
-from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.model import Model, ModelInfo
 from engine.runtime.adapters.adapters import AdapterInfo
 from engine.runtime.loop.backend import Backend
@@ -61,6 +60,7 @@ if TYPE_CHECKING:  # what a plain chat does not need is imported where it is use
     from engine.agent.transcript import RunInput
     from engine.api.explain import Explanation
     from engine.api.inspect import Inspection
+    from engine.isolated.parent import IsolatedContext, IsolatedModel
 
 
 class Engine(Guided, NotCopied, metaclass=GuidedClass):
@@ -88,10 +88,10 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
 
     def __init__(
         self,
-        backend: Backend | IsolatedContext,
+        backend: "Backend | IsolatedContext",
         template: ChatTemplate | MissingTemplateError,
         *,
-        model: Model | IsolatedModel | None = None,
+        model: "Model | IsolatedModel | None" = None,
         seed: int | None = None,
         options: LoopOptions | None = None,
         adapters: AdapterSource | None = None,
@@ -118,7 +118,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         self,
         service: Service,
         turns: Turns,
-        model: Model | IsolatedModel | None,
+        model: "Model | IsolatedModel | None",
         adapters: AdapterLoader,
         scorer: Scorer,
         embedder: Embedder,

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.api.adapter_loader import AdapterSource
 from engine.formats.families import Families, FamilyLike, ResponseTemplate, ResponseTemplateLike
@@ -16,7 +16,6 @@ from engine.formats.template import renderer
 from engine.formats.template.chat_template import ChatTemplate
 from engine.isolated import preflight as checks
 from engine.isolated.file_trial import try_file
-from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.context import LlamaBackend
 from engine.llama.draft import DraftModel, check_draft
 from engine.llama.gguf.adapter_file import read_control_vectors
@@ -44,6 +43,9 @@ from engine.support.packaged import packaged
 from engine.turns.options import AUTO, HEAD_TOKENS, MTP, NGRAM, Settings, check_arguments, settings
 from engine.turns.sampling_defaults import SamplingDefaults, sampling_defaults
 from engine.types.media import prepare_decoding
+
+if TYPE_CHECKING:
+    from engine.isolated.parent import IsolatedContext, IsolatedModel
 
 _ALL = 1 << 62
 _log = logging.getLogger("engine.llama")
@@ -76,8 +78,8 @@ class Loaded:
     """A loaded model with its context and template; `weights` own the backend, and the draft model's (`draft`), if that
     is in this process. `loop`: how requests are served. `adapters` reads those of the model."""
 
-    weights: Model | IsolatedModel
-    backend: LlamaBackend | IsolatedContext
+    weights: "Model | IsolatedModel"
+    backend: "LlamaBackend | IsolatedContext"
     template: ChatTemplate | MissingTemplateError
     loop: LoopOptions
     adapters: AdapterSource = field(default_factory=AdapterSource)
@@ -281,11 +283,13 @@ def _weights(
     isolated: bool,
     draft: Path | None,
     head: bool,
-) -> Model | IsolatedModel:
+) -> "Model | IsolatedModel":
     """Load the weights of a file, with its `head`, and those of a draft model in the same child. In a notebook,
     show the progress, unless the caller passed `progress`."""
-    load: Callable[..., Model | IsolatedModel] = partial(Model.load, head=head, file=file)
+    load: Callable[..., Any] = partial(Model.load, head=head, file=file)
     if isolated:
+        from engine.isolated.parent import IsolatedModel
+
         load = partial(IsolatedModel.load, draft=draft, head=head)
     if progress is not None or (screen := screens.notebook()) is None:
         return load(path, options, progress=progress)
@@ -337,7 +341,7 @@ def _prepare(choice: TemplateChoice, *, builtin: bool = False) -> None:
 
 
 def _completed(
-    weights: Model | IsolatedModel,
+    weights: "Model | IsolatedModel",
     context: ContextOptions,
     loop: LoopOptions,
     choice: TemplateChoice,
@@ -352,7 +356,7 @@ def _completed(
     with ExitStack() as undo:
         undo.callback(weights.close)
         draft: LlamaBackend | None = None
-        if isinstance(weights, IsolatedModel):
+        if not isinstance(weights, Model):
             backend = weights.backend(context, beside if draft_model is not None else None, projector)
         else:
             backend = weights.backend(context, projector)
@@ -369,7 +373,7 @@ def _completed(
         return Loaded(weights, backend, template, loop, adapters, draft)
 
 
-def _template(weights: Model | IsolatedModel, choice: TemplateChoice) -> ChatTemplate | MissingTemplateError:
+def _template(weights: "Model | IsolatedModel", choice: TemplateChoice) -> ChatTemplate | MissingTemplateError:
     """Returns the model's template; for a base model without a `family`, the error that it has none."""
     info = weights.info
     try:

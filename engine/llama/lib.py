@@ -8,12 +8,17 @@ import atexit
 import ctypes
 import logging
 import os
+import re
+import sys
 import warnings
 from collections import deque
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +90,14 @@ CALLBACK: Any = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_v
 def forget_errors() -> None:
     """Clear the logged errors, before an operation whose failure the next ones will explain."""
     _lines.errors.clear()
+    if hasattr(sys.modules.get("llama_cpp"), "__version__"):  # its last line: the package has run
+        _take_log()
+
+
+@cache
+def _take_log() -> None:
+    """Take llama.cpp's log back from the package llama_cpp, which takes it when it is imported."""
+    library().llama_log_set(CALLBACK, None)
 
 
 def last_errors() -> str:
@@ -117,6 +130,7 @@ def mtmd() -> Any:
             f"libmtmd, which reads pictures and sounds, cannot be loaded ({error}).{beside} Leave projector out, or "
             f"install llama-cpp-python=={TESTED_VERSION} again."
         ) from error
+    _take_log()
     module.mtmd_log_set(CALLBACK, None)
     return module
 
@@ -157,8 +171,8 @@ def check_devices() -> None:
 def load(own: OwnLibrary | None) -> Any:
     """Import llama_cpp in this process, with a library of the caller's own or with the one that it was compiled with,
     and set it up. Raises what `library` raises."""
-    module, version = _imported(own)
-    if version != TESTED_VERSION:
+    module = _imported(own)
+    if (version := library_version()) != TESTED_VERSION:
         LOGGER.warning(
             "llama-cpp-python %s is installed, but %s is the version tested; its structures change between releases, "
             "so if anything fails: pip install llama-cpp-python==%s",
@@ -189,12 +203,14 @@ def main() -> int:
     return 0
 
 
-def _imported(own: OwnLibrary | None) -> tuple[Any, str]:
-    """Returns llama_cpp's module of functions, and the version of llama-cpp-python."""
+def _imported(own: OwnLibrary | None) -> Any:
+    """Returns llama_cpp's module of functions."""
     try:
         with own.named_for_import() if own else nullcontext():
+            if "llama_cpp" not in sys.modules and (folders := _folders()):
+                _ = _alone("llama_cpp._ctypes_extensions", folders)
+                return _alone("llama_cpp.llama_cpp", folders)
             import llama_cpp.llama_cpp as lib
-            from llama_cpp import __version__ as version
     except (ImportError, OSError, RuntimeError, AttributeError) as error:
         if own is not None and not isinstance(error, ImportError):
             raise own.refused(error) from error
@@ -203,7 +219,24 @@ def _imported(own: OwnLibrary | None) -> tuple[Any, str]:
             f"llama-cpp-python cannot be loaded ({error}).{lacks if isinstance(error, FileNotFoundError) else ''} To "
             f"install it: pip install --force-reinstall --no-cache-dir llama-cpp-python=={TESTED_VERSION}"
         ) from error
-    return lib, version
+    return lib
+
+
+def _folders() -> Sequence[str]:
+    """Returns the folders of the package llama_cpp, which is not imported; none if there is no such package."""
+    found = find_spec("llama_cpp")
+    return (found and found.submodule_search_locations) or ()
+
+
+def _alone(name: str, folders: Sequence[str]) -> Any:
+    """Returns a module of llama_cpp without having run the package around it, which imports jinja2, a database of
+    caches and more for its class Llama. A later `import llama_cpp` runs it, and finds this same module."""
+    found = PathFinder.find_spec(name, folders)
+    if found is None or found.loader is None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    module = module_from_spec(found)
+    found.loader.exec_module(module)
+    return sys.modules.setdefault(name, module)  # whole, so that no other thread imports half of it
 
 
 def _load_backends(module: Any, own: OwnLibrary) -> None:
@@ -219,12 +252,11 @@ def _load_backends(module: Any, own: OwnLibrary) -> None:
 
 
 def _close_sinks() -> None:
-    """Close the null device, which llama_cpp opens twice on import and never closes, to avoid a ResourceWarning at
-    exit."""
-    from llama_cpp import _utils
-
+    """Close the null device, which the package llama_cpp opens twice on import and never closes, to avoid a
+    ResourceWarning at exit."""
+    utilities = sys.modules.get("llama_cpp._utils")
     for name in ("outnull_file", "errnull_file"):
-        if (sink := getattr(_utils, name, None)) is not None:
+        if (sink := getattr(utilities, name, None)) is not None:
             sink.close()
 
 
@@ -238,6 +270,8 @@ def nextn() -> Any:
     except (ImportError, AttributeError) as error:
         LOGGER.debug("There are no hidden states for a model's own head: %s", error)
         return None
+    finally:
+        _take_log()
     return extension
 
 
@@ -307,11 +341,13 @@ def repacked_types() -> frozenset[str]:
 
 
 def library_version() -> str:
-    """Returns the version of the installed llama-cpp-python."""
-    library()
-    import llama_cpp
-
-    return llama_cpp.__version__
+    """Returns the version of the installed llama-cpp-python, as the package's own file states it; "?" if none does."""
+    if (package := sys.modules.get("llama_cpp")) is not None:
+        return str(getattr(package, "__version__", "?"))
+    found = find_spec("llama_cpp")
+    text = Path(found.origin).read_text("utf-8") if found is not None and found.origin else ""
+    stated = re.search(r'^__version__ = "(.+)"', text, re.MULTILINE)
+    return stated[1] if stated else "?"
 
 
 def library_path() -> Path:

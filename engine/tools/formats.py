@@ -8,17 +8,14 @@ from functools import cache, partial
 from typing import Any
 from uuid import UUID
 
-_TIME = re.compile(
-    r"([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d+)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)", re.ASCII | re.IGNORECASE
-)
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
-_DURATION = re.compile(r"P(?=[\dT])(\d+W|(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+S)?)?)", re.ASCII)
-_LABEL = re.compile(r"[a-z\d]([a-z\d-]{0,61}[a-z\d])?", re.ASCII | re.IGNORECASE)
-_MAILBOX = re.compile(r"[^\s@\"(),:;<>\[\\\]]{1,64}")
-_URI = re.compile(
-    r"[a-z][a-z\d+.-]*:([^\s%<>\"{}|\\^`\x00-\x20\x7f-\U0010ffff]|%[\da-f]{2})*", re.ASCII | re.IGNORECASE
-)
-_UUID = re.compile(r"[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}", re.ASCII | re.IGNORECASE)
+# `re` compiles them when they are used: few programs check formats.
+_TIME = r"(?ai)([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d+)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)"
+_DATE = r"(?a)\d{4}-\d{2}-\d{2}"
+_DURATION = r"(?a)P(?=[\dT])(\d+W|(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+S)?)?)"
+_LABEL = r"(?ai)[a-z\d]([a-z\d-]{0,61}[a-z\d])?"
+_MAILBOX = r"[^\s@\"(),:;<>\[\\\]]{1,64}"
+_URI = r"(?ai)[a-z][a-z\d+.-]*:([^\s%<>\"{}|\\^`\x00-\x20\x7f-\U0010ffff]|%[\da-f]{2})*"
+_UUID = r"(?ai)[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}"
 
 
 def _is_date(text: str) -> bool:
@@ -26,11 +23,11 @@ def _is_date(text: str) -> bool:
         date.fromisoformat(text)
     except ValueError:
         return False
-    return _DATE.fullmatch(text) is not None
+    return re.fullmatch(_DATE, text) is not None
 
 
 def _is_time(text: str) -> bool:
-    return _TIME.fullmatch(text) is not None
+    return re.fullmatch(_TIME, text) is not None
 
 
 def _is_date_time(text: str) -> bool:
@@ -38,12 +35,13 @@ def _is_date_time(text: str) -> bool:
 
 
 def _is_hostname(text: str) -> bool:
-    return len(text) <= 253 and all(_LABEL.fullmatch(label) for label in text.split("."))
+    return len(text) <= 253 and all(re.fullmatch(_LABEL, label) for label in text.split("."))
 
 
 def _is_email(text: str) -> bool:
     name, _, host = text.rpartition("@")
-    return _MAILBOX.fullmatch(name) is not None and not name.startswith(".") and ".." not in name and _is_hostname(host)
+    sound = not name.startswith(".") and ".." not in name
+    return sound and re.fullmatch(_MAILBOX, name) is not None and _is_hostname(host)
 
 
 def _is_address(kind: Callable[[str], object], text: str) -> bool:
@@ -54,19 +52,19 @@ def _is_address(kind: Callable[[str], object], text: str) -> bool:
 
 
 def _is_uuid(text: str, version: int | None = None) -> bool:
-    return _UUID.fullmatch(text) is not None and version in (None, UUID(text).version)
+    return re.fullmatch(_UUID, text) is not None and version in (None, UUID(text).version)
 
 
 FORMATS: Mapping[str, Callable[[str], bool]] = {
     "date-time": _is_date_time,
     "date": _is_date,
     "time": _is_time,
-    "duration": lambda text: _DURATION.fullmatch(text) is not None,
+    "duration": lambda text: re.fullmatch(_DURATION, text) is not None,
     "email": _is_email,
     "hostname": _is_hostname,
     "ipv4": partial(_is_address, ipaddress.IPv4Address),
     "ipv6": partial(_is_address, ipaddress.IPv6Address),
-    "uri": lambda text: _URI.fullmatch(text) is not None,
+    "uri": lambda text: re.fullmatch(_URI, text) is not None,
     "uuid": _is_uuid,
     **{f"uuid{version}": partial(_is_uuid, version=version) for version in range(1, 9)},
 }

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine.llama import candidates
 from engine.llama.candidates import Filter, TopK, TopP, first_filter
+from engine.runtime.loop.ranking import best_first
 from engine.support.errors import DecodeError
 from engine.types.sampling import SamplingParams
 
@@ -53,10 +55,29 @@ def test_what_is_left(
         assert not kept.ranked or (np.diff(logits[kept.tokens]) <= 0).all()
 
 
+@pytest.mark.parametrize("mass", [0.05, 0.5, 0.9, 0.999])
+def test_a_nucleus_is_the_same_whatever_is_left_out_before_it_is_sorted(
+    mass: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(int(1000 * mass))
+    rows = [random.normal(0, spread, size) for spread in (0.01, 1, 3, 12, 90) for size in (1025, 4000, 20_000)]
+    rows += [row.round(digits) for row in rows for digits in (0, 1)]  # many equals
+    rows += [np.where(random.random(row.size) < 0.5, row, -np.inf) for row in rows]
+    logits = [row.astype(np.float32) for row in rows]
+    found = [TopP(mass)(row).tokens.tolist() for row in logits]
+    monkeypatch.setattr(candidates, "_MANY", 1 << 30)
+    for row, tokens in zip(logits, found, strict=True):
+        assert tokens == TopP(mass)(row).tokens.tolist() == ranked(row)[: len(tokens)]
+
+
 @pytest.mark.parametrize("size", SIZES)
-def test_of_equals_the_lower_numbers_are_taken(size: int) -> None:
-    kept = TopK(5)(np.zeros(size, np.float32))
-    assert kept.tokens.tolist() == list(range(min(5, size)))
+@pytest.mark.parametrize("digits", [0, 1])
+def test_of_equals_the_lower_numbers_are_first(size: int, digits: int) -> None:
+    logits = np.random.default_rng(size).normal(0, 2, size).round(digits).astype(np.float32)  # with 0 and -0
+    assert best_first(logits).tolist() == ranked(logits)
+    assert TopK(5)(logits).tokens.tolist() == ranked(logits)[:5]
+    kept = TopP(0.9)(logits).tokens.tolist()
+    assert kept == ranked(logits)[: len(kept)]
 
 
 @pytest.mark.parametrize("size", [1000, 8192, 10_007])

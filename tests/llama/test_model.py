@@ -584,6 +584,24 @@ def test_a_library_that_cannot_be_loaded_says_how_to_install_it() -> None:
     assert "pip install --force-reinstall --no-cache-dir llama-cpp-python==" in done.stdout
 
 
+def test_the_package_around_the_functions_is_not_run_and_finds_the_same_ones_later() -> None:
+    program = (
+        "import sys\n"
+        "from engine.llama.lib import library, library_version\n"
+        "functions, version = library(), library_version()\n"
+        "print('llama_cpp' in sys.modules, 'jinja2' in sys.modules)\n"
+        "import llama_cpp\n"
+        "print(llama_cpp.llama_cpp is functions, llama_cpp.Llama.__name__, llama_cpp.__version__ == version)\n"
+        "from engine.llama.lib import forget_errors, last_errors\n"
+        "forget_errors()\n"
+        "functions.llama_model_load_from_file(b'absent.gguf', functions.llama_model_default_params())\n"
+        "print('absent.gguf' in last_errors())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False", "True", "Llama", "True", "True"]
+    assert not done.stderr, "the package, which takes the log, keeps it"
+
+
 def test_another_version_is_warned_about() -> None:
     program = (
         "import llama_cpp, logging\n"

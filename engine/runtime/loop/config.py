@@ -64,8 +64,13 @@ def refusal(name: str, value: object, error: ValidationError) -> RequestError:
 
 
 @cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+@cache
 def _adapter(kind: Any, name: str) -> TypeAdapter[Any]:
-    return TypeAdapter(get_type_hints(kind, include_extras=True)[name], config=_STRICT)
+    return TypeAdapter(_hints(kind)[name], config=_STRICT)
 
 
 def check_value(kind: type, name: str, value: object) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from engine.runtime.loop.ranking import most_likely
+from engine.runtime.loop.ranking import best_first, most_likely
 from engine.types.sampling import TokenLogprob
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def token_logprobs(
 
     largest, ranked = most_likely(logits, max(top, 1))
     if ranked.size < min(top, logits.size):  # most are -inf
-        ranked = (-logits).argsort(kind="stable")
+        ranked = best_first(logits)
     weights = logits - np.float32(largest)
     # numpy adds float32 numbers in pairs of pairs: the sum of 152,000 is exact to one in a million.
     normaliser = largest + float(np.log(np.exp(weights, out=weights).sum()))
