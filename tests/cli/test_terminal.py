@@ -206,6 +206,8 @@ def test_hostile_output_moves_no_cursor(tmp_path: Path) -> None:
     think = f"<think>\n{HOSTILE}\n</think>\n\n"
     with terminal(chat_command(script(tmp_path, think + answer))) as shown:
         shown.until(">$")
+        shown.type("/set repetition_limit 0\r")
+        shown.until(r"repetition_limit.*>$")
         shown.type("Write.\r")
         text = shown.until(r"reused\].*>$", 100)
         allowed = rb"\x1b\[\?(25|7|1|2004|12)[lh]|\x1b\[[\d;]*m|\x1b\[\d*[ABCDJK]|\x1b\[6n|\x1b\[0?m"
