@@ -218,7 +218,7 @@ def test_pictures_read_in_steps_say_what_they_say_in_one(files: tuple[Path, Path
     with opened(files, n_sequences=3) as llm:
         runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
         budget = runner._loop._scheduler.budget
-        budget.rows = budget._least = budget._most = 5
+        budget.rows = budget.alone = budget._least = budget._most = 5
         streams = [llm.stream(talk, **TURN) for talk in talks]
         streams[1].cancel()
         for number, (stream, answer) in enumerate(zip(streams, expected, strict=True)):

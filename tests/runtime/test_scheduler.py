@@ -21,7 +21,7 @@ def scheduler_of(n_batch: int, *, rows: int | None = None, separate: bool = Fals
     """`rows`: prompt rows of a step, for good."""
     info = ContextInfo(1000, n_batch=n_batch, n_outputs=n_batch, separate_prefill=separate)
     scheduler = Scheduler(info, 0.1)
-    scheduler.budget.rows = n_batch if rows is None else rows
+    scheduler.budget.rows = scheduler.budget.alone = n_batch if rows is None else rows
     return scheduler
 
 
@@ -128,6 +128,15 @@ def test_the_budget_bounds_the_prefill() -> None:
     assert planned(scheduler) == [Chunk(stream, 0, 1), Chunk(first, 0, 6), Chunk(second, 0, 1)]
 
 
+def test_while_no_answer_is_written_prompts_have_a_budget_of_their_own() -> None:
+    scheduler = scheduler_of(64, rows=8)
+    scheduler.budget.alone = 40
+    prompt = started(scheduler, 60, 1)
+    assert planned(scheduler) == [Chunk(prompt, 0, 40)]
+    answer = started(scheduler, 5, 0, evaluated=4)
+    assert planned(scheduler) == [Chunk(answer, 4, 5), Chunk(prompt, 0, 8)]
+
+
 def test_first_come_first_served_within_a_priority() -> None:
     scheduler = scheduler_of(4)
     states = [waiting(1, priority) for priority in (0, 0, 5, 0, 5)]
@@ -218,7 +227,7 @@ def test_an_offline_answer_does_not_wait_for_a_less_urgent_prompt() -> None:
 
 def test_short_prompts_share_a_batch() -> None:
     scheduler = scheduler_of(512)
-    scheduler.budget.rows = 64
+    scheduler.budget.rows = scheduler.budget.alone = 64
     states = [started(scheduler, 20, sequence) for sequence in range(4)]
     assert planned(scheduler) == [*(Chunk(state, 0, 20) for state in states[:3]), Chunk(states[3], 0, 4)]
 
@@ -273,6 +282,7 @@ def test_the_budget_is_what_takes_so_long_in_whole_tiles(seconds: float, rate: f
     for _ in range(12):
         budget.took(budget.rows, budget.rows / rate)
     assert budget.rows == max(min(int(seconds * rate) // 64 * 64, 2048), 64)
+    assert budget.alone == max(min(int(5 * seconds * rate) // 64 * 64, 2048), 64)
 
 
 def test_the_budget_grows_twofold_at_most_and_one_slow_batch_does_not_undo_it() -> None:
@@ -296,7 +306,7 @@ def test_the_budget_grows_twofold_at_most_and_one_slow_batch_does_not_undo_it() 
 )
 def test_everything_is_evaluated_once_in_order_within_the_budget(n_batch: int, lengths: list[int], limit: int) -> None:
     scheduler = scheduler_of(n_batch)
-    scheduler.budget.rows = limit
+    scheduler.budget.rows = scheduler.budget.alone = limit
     states = [started(scheduler, length, index) for index, length in enumerate(lengths)]
     finished: list[SequenceState] = []
     steps = 0

@@ -240,10 +240,10 @@ class LoopOptions:
     `draft_max`: maximum number of tokens guessed at once for a conversation and verified in one decode; 0 for none. A
     draft model or the model's own head guesses, if the loop has one, else they are copied from the conversation so far.
     `max_waiting`: maximum number of requests that wait for a sequence; further ones are refused. `prefill_seconds`:
-    about how long the prompt rows of one step may take, during which running answers and cancellations wait. `states`:
-    where the states of conversations are kept that the cache forgets, and found again; None: in memory, at most 256
-    MiB, until the engine is closed. `media_urls`: that pictures at http(s) links are fetched, and within which
-    limits.
+    about how long the prompt rows of one step may take, during which running answers and cancellations wait; five times
+    as long while no answer is written. `states`: where the states of conversations are kept that the cache forgets, and
+    found again; None: in memory, at most 256 MiB, until the engine is closed. `media_urls`: that pictures at http(s)
+    links are fetched, and within which limits.
     """
 
     draft_max: Annotated[int, Field(ge=0, lt=2**31)] = 0

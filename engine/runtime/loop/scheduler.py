@@ -15,6 +15,7 @@ from engine.runtime.media.media import MediaChunk
 
 _TILE = 64
 """Rows that kernels take together: the budget is a multiple of it, and at least that many."""
+_ALONE = 5
 _DRAFTING_ROWS = 32
 """Up to this many rows in a decode, another row costs little; beyond it, guesses do not pay."""
 _OFFLINE_EVERY = 16
@@ -24,14 +25,15 @@ _BEGUN = attrgetter("begun")
 
 
 class PrefillBudget:
-    """How many prompt rows a step may take: as many as take about `seconds`, by the rate of the last ones."""
+    """How many prompt rows a step may take: as many as take about `seconds`, by the rate of the last ones. `alone`: in
+    `_ALONE` times as many, while no answer waits for its next token, since more rows at once cost less each."""
 
     def __init__(self, n_batch: int, seconds: float) -> None:
         self._most = n_batch
         self._least = min(_TILE, n_batch)
         self._seconds = seconds
         self._rate = 0.0
-        self.rows = self._least
+        self.rows = self.alone = self._least
 
     def took(self, rows: int, seconds: float) -> None:
         """Record that a batch with `rows` prompt rows took `seconds`."""
@@ -39,8 +41,12 @@ class PrefillBudget:
             return  # the end of a prompt: in a small batch each row costs more
         rate = rows / max(seconds, 1e-9)
         self._rate = (self._rate + rate) / 2 if self._rate else rate
-        wanted = min(int(self._rate * self._seconds), 2 * self.rows, self._most)
-        self.rows = max(wanted // _TILE * _TILE, self._least)
+        self.rows = self._as_many(self._seconds, self.rows)
+        self.alone = self._as_many(self._seconds * _ALONE, self.alone)
+
+    def _as_many(self, seconds: float, before: int) -> int:
+        wanted = min(int(self._rate * seconds), 2 * before, self._most)
+        return max(wanted // _TILE * _TILE, self._least)
 
 
 class UnitPart(NamedTuple):
@@ -93,7 +99,7 @@ class Scheduler:
     """Turns waiting and running requests into the batches of the next step, at most `n_batch` rows together.
 
     `budget` bounds the prompt rows of one step, so that a step stays short: running answers go on beside a long prompt,
-    and a cancellation takes effect soon.
+    and cancellations and new requests wait little.
     """
 
     def __init__(self, info: ContextInfo, prefill_seconds: float) -> None:
@@ -183,7 +189,8 @@ class Scheduler:
             decoding = []
         decodes = self._decodes(decoding, beside_prompts=bool(prompts)) if decoding else []
         if prompts:
-            prefill = self._prefill(prompts, self._n_batch - sum(chunk.size for chunk in decodes))
+            rows = self.budget.rows if decodes else self.budget.alone
+            prefill = self._prefill(prompts, min(rows, self._n_batch - sum(chunk.size for chunk in decodes)))
             batches = [decodes, prefill] if self._separate else [decodes + prefill]
         else:
             batches = [decodes]
@@ -217,11 +224,10 @@ class Scheduler:
         return min(room, self._n_batch // 2 - decoding) if beside_prompts else room
 
     def _prefill(self, prompts: Sequence[SequenceState], room: int) -> list[Chunk]:
-        """Returns the budget's rows of prefill, at most `room`, for the first prompts. No chunk crosses a mark. A unit
+        """Returns at most `room` rows of prefill, for the first prompts. No chunk crosses a mark. A unit
         of media that was begun goes on first, since its rows are in the memory; one whose rows see one another, and any
         in a memory that cannot be cut, is evaluated in full, however many rows it has."""
         chunks: list[Chunk] = []
-        room = min(room, self.budget.rows)
         for state in sorted(prompts, key=_BEGUN, reverse=True):
             if room <= 0:
                 break
