@@ -160,7 +160,7 @@ def test_a_turn_whose_calls_were_interrupted_is_counted_once(llm: Engine, tmp_pa
 
 
 def test_a_turn_that_was_cut_short_is_generated_again() -> None:
-    with engine("A long answer. " * 400) as llm, llm.stream_run("Go.") as stream:
+    with engine("".join(f"Answer {number}. " for number in range(900))) as llm, llm.stream_run("Go.") as stream:
         for _ in stream:
             stream.cancel()
         cut = stream.run
