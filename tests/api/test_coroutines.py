@@ -79,7 +79,7 @@ async def test_rendering_does_not_hold_the_loop_up(monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_cancelled_task_stops_its_turn() -> None:
-    async with scripted("x" * 100_000, n_ctx=200_000, delay=0.001) as llm:
+    async with scripted("".join(map(str, range(22_000))), n_ctx=200_000, delay=0.001) as llm:
         task = asyncio.create_task(llm.achat("Hello"))
         await until(lambda: llm.metrics.running == 1)
         task.cancel()
@@ -142,7 +142,7 @@ async def test_a_starting_stream_is_a_coroutine() -> None:
 
 
 async def test_leaving_a_starting_stream_cancels_it() -> None:
-    async with scripted(*["x" * 100_000] * 2, n_ctx=200_000, delay=0.001) as llm:
+    async with scripted(*["".join(map(str, range(22_000)))] * 2, n_ctx=200_000, delay=0.001) as llm:
         async for _ in llm.astream("Hello"):
             break
         await until(lambda: llm.metrics.finished == {"cancelled": 1})

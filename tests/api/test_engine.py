@@ -238,7 +238,7 @@ def decoded_beside_a_prompt(*, offline: bool) -> int:
     """How many tokens an answer got while another conversation's prompt of 3,000 tokens was evaluated."""
     with scripted(lambda _: "a" * 5000, n_sequences=2, n_ctx=20_000, n_batch=64) as llm:
         backend, places = backend_of(llm), list[tuple[int, int]]()
-        (stream,) = llm.choices("x", 1, offline=offline)
+        (stream,) = llm.choices("x", 1, offline=offline, repetition_limit=0)
         reading = iter(stream)
         assert next(reading)
         llm.chat("y" * 3000, max_tokens=1, progress=lambda done, _: places.append((done, backend.evaluated)))

@@ -14,7 +14,8 @@ LOAD = """
 from engine import ChatTemplate, Engine
 from engine.testing import ByteVocab, ScriptedBackend
 vocab = ByteVocab(["<|im_start|>", "<think>", "</think>"])
-long = lambda prompt: "word " * 2000 if "long" in prompt else "**Short** <script>alert(1)</script>"
+words = " ".join(f"word {n}" for n in range(1200))
+long = lambda prompt: words if "long" in prompt else "**Short** <script>alert(1)</script>"
 backend = ScriptedBackend(long, vocab=vocab, delay=0.005)
 llm = Engine(backend, ChatTemplate(None, family="qwen3", control_tokens=vocab.control_tokens))
 """

@@ -145,7 +145,9 @@ def test_drawing_takes_at_most_a_fifth_of_the_time() -> None:
 
 
 def test_an_interrupt_cancels_the_request_and_leaves_the_engine_usable() -> None:
-    with load(lambda prompt: "Second." if "two" in prompt else "word " * 2000, delay=0.001) as llm:
+    with load(
+        lambda prompt: "Second." if "two" in prompt else " ".join(f"word {n}" for n in range(1200)), delay=0.001
+    ) as llm:
 
         def interrupt(count: int) -> None:
             if count == 3:
