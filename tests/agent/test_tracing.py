@@ -72,7 +72,7 @@ with ScriptedEngine(["Hello.", "Hello."]) as llm, mine.start_as_current_span("re
     asyncio.run(llm.achat("Hi"))
     llm.openai_client().chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
 told["parent"] = spans()
-with ScriptedEngine(["word " * 500, "Hello.", "Hello."]) as llm:
+with ScriptedEngine([" ".join(map(str, range(2000))), "Hello.", "Hello."]) as llm:
     with llm.stream("Hi") as stream:
         next(iter(stream))
     stream.result()

@@ -148,7 +148,8 @@ def test_an_interrupt_in_reasoning_in_content_in_a_tool_and_at_the_prompt(tmp_pa
     tools = tmp_path / "tools.py"
     tools.write_text(TOOLS, encoding="utf-8")
     call = '<tool_call>\n{"name": "sleep", "arguments": {"seconds": 60}}\n</tool_call>'
-    replies = (f"<think>\n{'why ' * 4000}</think>\n\nnever", f"- {'word ' * 4000}", call, call, "Still **here**.")
+    on = " ".join(map(str, range(4000)))
+    replies = (f"<think>\nwhy why {on}</think>\n\nnever", f"- word word {on}", call, call, "Still **here**.")
     with terminal(chat_command(script(tmp_path, *replies, delay=0.002), "--tools", str(tools))) as shown:
         shown.until(">$")
         shown.interrupt()
