@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fakes.doubles import Bench, echo
 
+from engine.runtime.adapters.adapters import BASE, Adapters
 from engine.runtime.cache.state_store import StateStore
 
 SHARED = "a long beginning that many prompts have in common, and that takes a while to evaluate; "
@@ -146,6 +147,16 @@ def talks(seed: int, *, passes_idle: bool) -> tuple[list[str], list[int]]:
             kept = random.choice([len(texts[each]), len(texts[each]) - 9])
             texts[each] = (texts[each][:kept] + "so " * random.randint(1, 5))[:240]
     return answers, reused
+
+
+def test_one_that_left_is_found_under_its_own_salt_only() -> None:
+    bench, text = pool(), f"{SHARED}and what only one caller may know"
+    mine, other = (Adapters(salt=salt) for salt in ("mine", "other"))
+    answered(bench, text, adapters=mine)
+    answered(bench, "something else, at some length")
+    assert held(bench)[1:] == [0, 0, 0]
+    assert [answered(bench, f"{text}re: {text}?", adapters=each) for each in (BASE, other)] == [0, 0]
+    assert answered(bench, f"{text}re: {text}!", adapters=mine) == 2 * len(text) + 4
 
 
 def test_one_longer_than_a_sliding_window_stays() -> None:

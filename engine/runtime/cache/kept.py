@@ -71,7 +71,7 @@ class KeptStates:
             _log.warning("the state of %d tokens was not kept: %s", len(tokens), error)
 
     def has_room(self, sequences: Sequence[int]) -> bool:
-        """Whether the states of these sequences fit into the store together, and of a full pool in their place."""
+        """Whether the store has room for the states of these sequences together, and for as many tokens as the pool."""
         if self._states is None or self._states.store.durable:  # a store on disk would write them at each turn
             return False
         try:

@@ -25,8 +25,8 @@ _BEGUN = attrgetter("begun")
 
 
 class PrefillBudget:
-    """How many prompt rows a step may take: as many as take about `seconds`, by the rate of the last ones. `alone`: in
-    `_ALONE` times as many, while no answer waits for its next token, since more rows at once cost less each."""
+    """How many prompt rows a step may take: as many as take about `seconds`, by the rate of the last ones. `alone`: as
+    many as take `_ALONE` times as long, for a step in which no answer waits: more rows at once cost less each."""
 
     def __init__(self, n_batch: int, seconds: float) -> None:
         self._most = n_batch
