@@ -187,10 +187,10 @@ def test_no_frame_of_the_recording_is_empty() -> None:
 
 
 def texts(tree: ast.AST) -> Iterator[str]:
-    """The texts of a module, whole: `…` where an f-string has a value."""
+    """The texts of a module, whole: `…` where an f-string, or what is logged, has a value."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value
+            yield re.sub("%[ds]", "…", node.value)
         elif isinstance(node, ast.JoinedStr):
             parts: list[Any] = [part.value if isinstance(part, ast.Constant) else "…" for part in node.values]
             yield "".join(parts)
