@@ -248,11 +248,6 @@ def _added(defaults: Defaults) -> Added:
 
 def _checked(options: BatchOptions) -> Defaults:
     """Returns what holds for rows without their own. Raises RequestError for an option that is not valid."""
-    if "if_changed" in options:
-        raise RequestError(
-            "if_changed= is gone: a batch goes on where the rows and options of its output are the same. force=True "
-            "computes anew what has changed; to keep the old answers, name another output."
-        )
     if "progress" in options:
         raise RequestError("progress= reports one turn; for a batch use on_progress=.")
     if options.get("in_flight", 1) < 1:

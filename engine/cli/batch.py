@@ -48,7 +48,6 @@ def add_batch(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--force", action="store_true", help="compute rows anew whose content, model, template or options changed"
     )
-    command.add_argument("--if-changed", dest="force", action=_Gone, help=argparse.SUPPRESS)
     command.add_argument("--in-order", action="store_true", help="sort the output like the input, at the end")
     command.add_argument(
         "--quote-formulas",
@@ -60,16 +59,6 @@ def add_batch(command: argparse.ArgumentParser) -> None:
         "--sequences", metavar="N", type=int, help=f"rows at once; by default up to {_SEQUENCES}, if they fit"
     )
     command.add_argument("--quiet", action="store_true", help="show no progress")
-
-
-class _Gone(argparse.Action):
-    """The option of earlier versions, which had three values."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        parser.error(
-            "--if-changed is gone: a batch goes on where the rows and options of its output are the same. --force "
-            "computes anew what has changed; to keep the old answers, name another output"
-        )
 
 
 def batch(options: argparse.Namespace) -> int:

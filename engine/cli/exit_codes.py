@@ -7,7 +7,7 @@ EXIT_CODES = MappingProxyType(
     {
         DONE: "done",
         FAILED: "an error, written to standard error; doctor: llama.cpp cannot be used; "
-        "families check: the file has mistakes; models remove: nothing was removed; check: a case failed",
+        "families check: the file has mistakes; models remove: nothing was removed",
         USAGE: "wrong usage; batch: wrong input",
         SOME_FAILED: "batch: some rows failed, see the error file",
         DISK_FULL: "batch: the disk is full; make room and run the same command to go on",

@@ -28,14 +28,13 @@ if TYPE_CHECKING:
 
 _ORDER: tuple[SamplerName, ...] = get_args(SamplerName)
 _CHANGES_ORDER: tuple[SamplerName, ...] = ("penalties", "dry")  # the others never change the likeliest token
-_MIROSTAT: tuple[SamplerName, ...] = ("penalties", "dry", "temperature")
 _ARRAYS_PAY = 16_000
 """The vocabulary size from which a first top-k, top-p or min-p is faster over the array of logits; measured inside
 decode loops over 32,000 and 152,000 tokens."""
 _LARGEST_K = 256
 _ANY_SEED = 2**32 - 1  # which llama.cpp replaces by a random one
 
-Last: TypeAlias = Literal["argmax", "greedy", "softmax", "dist", "mirostat"]
+Last: TypeAlias = Literal["argmax", "greedy", "softmax", "dist"]
 
 
 class Plan(NamedTuple):
@@ -60,8 +59,6 @@ def plan(params: SamplingParams, n_vocab: int) -> Plan:
     names = names[1:] if penalises else names
     if params.temperature == 0:
         return Plan(None, tuple(names), "greedy" if names else "argmax", penalises)
-    if params.mirostat:
-        return Plan(None, tuple(names), "mirostat", penalises)
     if not names or (names == ["temperature"] and not _varies(params)):
         return Plan(None, tuple(names), "softmax", penalises)
     exact = not (penalises and names[0] == "top_p")  # where the sum reaches top_p, ours may round another way
@@ -76,7 +73,7 @@ def _pays(first: SamplerName, params: SamplingParams) -> bool:
 
 
 def _names(params: SamplingParams) -> list[SamplerName]:
-    order = _MIROSTAT if params.mirostat else _ORDER if params.samplers is None else params.samplers
+    order = _ORDER if params.samplers is None else params.samplers
     return [name for name in order if _is_on(params, name)]
 
 
@@ -96,8 +93,8 @@ def _is_on(params: SamplingParams, name: SamplerName) -> bool:
 
 
 def _varies(params: SamplingParams) -> bool:
-    """Whether each token has a temperature of its own; it has none at temperature 0, nor with mirostat."""
-    return bool(params.dynatemp_range) and params.temperature != 0 and not params.mirostat
+    """Whether each token has a temperature of its own; it has none at temperature 0."""
+    return bool(params.dynatemp_range) and params.temperature != 0
 
 
 _KEPT = 16  # the most settings cached; more are hardly used at a time
@@ -398,16 +395,9 @@ class _Links:
         return self._lib.llama_sampler_init_temp_ext(temperature, params.dynatemp_range, params.dynatemp_exponent)
 
     def _last(self, last: Last) -> Any:
-        params, lib = self._params, self._lib
         if last == "greedy":
-            return lib.llama_sampler_init_greedy()
-        if last == "dist":
-            return lib.llama_sampler_init_dist(self._seed)
-        tau, eta = params.mirostat_tau, params.mirostat_eta
-        if params.mirostat == 1:
-            # 100 is the number of tokens from which the paper estimates the exponent.
-            return lib.llama_sampler_init_mirostat(self._vocab.size, self._seed, tau, eta, 100)
-        return lib.llama_sampler_init_mirostat_v2(self._seed, tau, eta)
+            return self._lib.llama_sampler_init_greedy()
+        return self._lib.llama_sampler_init_dist(self._seed)
 
     def _penalties(self) -> Any:
         params = self._params

@@ -96,6 +96,7 @@ def _idle(note: str, *names: str, neutral: tuple[object, ...] = ()) -> tuple[Fie
 
 _WHOLE = 2**20
 """The most tokens that penalties look back on."""
+_NO_MIROSTAT = "there is no such sampler; use `top_p`, `min_p` or `typical_p`"
 _THINKING = "the engine's `reasoning`: true, false or an effort"
 _ROWS = (
     _renamed("repetition_penalty", "repeat_penalty"),
@@ -103,7 +104,6 @@ _ROWS = (
     Field("dry_penalty_last_n", "honoured", Any, "the engine's `dry_last_n`; -1: all", (), "dry_last_n", _read_all),
     _renamed("dry_sequence_breakers", "dry_breakers"),
     _renamed("stop_token_ids", "stop_tokens", ([],)),
-    _renamed("mirostat_mode", "mirostat"),
     _renamed("n_predict", "max_tokens", (-1,)),
     _renamed("n_probs", "logprobs", (0,)),
     _renamed("thinking_budget", "reasoning_budget"),
@@ -126,6 +126,9 @@ _ROWS = (
     *_idle("log-probabilities are the model's, before any filter", "post_sampling_probs", neutral=(False,)),
     *_idle("use `overflow`", "n_keep", "n_discard", "truncate_prompt_tokens", neutral=(0, -1)),
     *_idle("there is no such filter", "min_keep", neutral=(0,)),
+    *_idle(_NO_MIROSTAT, "mirostat", "mirostat_mode", neutral=(0,)),
+    *_idle(_NO_MIROSTAT, "mirostat_tau", neutral=(5.0,)),
+    *_idle(_NO_MIROSTAT, "mirostat_eta", neutral=(0.1,)),
     *_idle("answers are sampled, not searched for", "length_penalty", "early_stopping", neutral=(1.0,)),
     *_idle("answers are sampled, not searched for", "use_beam_search", neutral=(False,)),
     *_idle("calls are always read", "parse_tool_calls", neutral=(True,)),

@@ -26,7 +26,6 @@ _GROUPS = {
     "max_tokens=": "n_predict num_predict max_new_tokens max_completion_tokens max_output_tokens max_length",
     "penalty_last_n=": "repeat_last_n last_n_tokens_size",
     "repeat_penalty=": "repetition_penalty",
-    "mirostat=": "mirostat_mode",
     "dry_last_n=": "dry_penalty_last_n",
     "dry_breakers=": "dry_sequence_breakers dry_sequence_breaker",
     "logits_processors=": "logits_processor",
@@ -82,7 +81,6 @@ _SENTENCES = {
         "system system_prompt instructions system_message",
     "the messages are the first argument": "messages prompt input inputs conversation history chat_history question "
         "query user_prompt text prompts message message_history",
-    "it was removed: stop strings are searched in the content; for others read the stream and leave it": "stop_in",
     "call llm.complete(...), which uses no template": "raw echo suffix",
     "logs go to Python's logging: logging.getLogger('engine.llama')": "verbose log_level logger",
     "leave the `with` block, call stream.cancel(), or give deadline=": "stopping_criteria",
@@ -101,6 +99,8 @@ _SENTENCES = {
     "write pooling=": "pooling_type",
     "this is not there yet: a file's header is used as it is": "kv_overrides override_kv",
     "this is not there yet: a model runs on the devices of one machine": "rpc_servers rpc",
+    "there is no such sampler; cut the tail off with top_p=, min_p= or typical_p=":
+        "mirostat mirostat_mode mirostat_tau mirostat_eta",
     "llama.cpp does not sample like that; see the options of SamplingParams":
         "num_beams beam_width use_beam_search tfs_z penalize_nl penalize_newline penalty_alpha no_repeat_ngram_size "
         "guidance_scale early_stopping length_penalty",

@@ -180,9 +180,6 @@ class SamplingOptions(TypedDict, total=False):
     dry_allowed_length: int
     dry_last_n: int
     dry_breakers: Sequence[str]
-    mirostat: Literal[0, 1, 2] | None
-    mirostat_tau: float
-    mirostat_eta: float
     logit_bias: Mapping[int, float]
     logits_processors: Sequence[LogitsProcessor]
     samplers: Sequence[SamplerName] | None
@@ -312,10 +309,6 @@ def checked(options: Options, kind: type[Options]) -> Options:
     """Returns the options after checking them against the types in `kind`; `SamplingParams` checks those of sampling.
     Raises RequestError for an unknown option, and for a value that is not valid."""
     refuse_unknown(options, frozenset(kind.__annotations__))
-    if isinstance(policy := options.get("overflow"), str) and policy == "shift":
-        raise RequestError(
-            'overflow="shift" was removed; write overflow="truncate_oldest", which leaves out the oldest turns.'
-        )
     for name, value in options.items():
         # `prompt_options` checks tool_choice, and the engine adapters, whose names it knows.
         if name not in SamplingParams.model_fields and name not in ("tool_choice", "adapters"):
@@ -421,7 +414,6 @@ _OF_LOADING = frozenset(name for kind in (LoadArguments, LoadOptions) for name i
     "n_ctx",
     "n_gpu_layers",
     "draft",
-    "draft_min",
 }
 _OF_PROMPT = frozenset(field.name for field in fields(PromptOptions))
 

@@ -19,8 +19,7 @@ _OF_FILE = {
     **{
         name: name
         for name in (
-            "top_k", "top_p", "min_p", "xtc_probability", "xtc_threshold", "penalty_last_n", "mirostat", "mirostat_tau",
-            "mirostat_eta",
+            "top_k", "top_p", "min_p", "xtc_probability", "xtc_threshold", "penalty_last_n",
         )
     },
 }  # fmt: skip
@@ -73,8 +72,8 @@ class SamplingDefaults:
 
     def used(self, sampling: SamplingParams, options: Mapping[str, Any]) -> str:
         """Returns the same of one turn: what its tokens are drawn with. `options`: those that its caller gave. Filters
-        are left out where nothing is filtered: at temperature 0, and with mirostat."""
-        unused = _FILTERS if sampling.temperature == 0 or sampling.mirostat else _NONE
+        are left out where nothing is filtered: at temperature 0."""
+        unused = _FILTERS if sampling.temperature == 0 else _NONE
         told: list[tuple[str, float, str]] = []
         for name in SamplingParams.model_fields:
             value: object = getattr(sampling, name) if name in sampling.model_fields_set else None
@@ -105,6 +104,8 @@ def sampling_defaults(
 
     A value that cannot be used is left out, with a line in the log.
     """
+    if (file or {}).get("mirostat"):
+        _log.warning("the file wants to be sampled with mirostat, which there is not; its other values are used")
     stated = [
         ("the family's row", dict(family or {})),
         *((name, _named(_read(data), _OF_REPOSITORY, name)) for name, data in reversed(list(repository))),

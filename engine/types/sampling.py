@@ -50,14 +50,13 @@ class SamplingParams(Record):
 
     - `dynatemp_range` (0: off): the temperature is lower by as much where the model is sure, and higher where it is not
       (by the entropy of what the filters left, through the greatest possible, to the power `dynatemp_exponent`; at
-      temperature 0 and with mirostat it does nothing).
+      temperature 0 it does nothing).
     - `top_k` (0: off), `top_p`, `min_p`, `typical_p`, `top_n_sigma` cut the tail off; `xtc_probability` is how often
       all but the least likely of the tokens above `xtc_threshold` are left out.
     - `repeat_penalty` (1: off), `frequency_penalty` and `presence_penalty` (0: off) apply to the last `penalty_last_n`
       tokens, including the prompt's, as in llama.cpp's own server; `dry_multiplier` (0: off) penalises a token that
       would continue a repetition longer than `dry_allowed_length` within the last `dry_last_n` tokens, by multiplier *
       base ** (excess); a repetition does not extend across a breaker.
-    - `mirostat` 1 or 2 replaces the filters: it aims at the surprise `mirostat_tau` with learning rate `mirostat_eta`.
     - `logit_bias` maps a token id to a number that is added to its logit. `logits_processors` run after it, in order.
     - `samplers`: the filters' order; those left out are off. `None` is penalties, dry, top_n_sigma, top_k, typical_p,
       top_p, min_p, xtc, temperature.
@@ -96,9 +95,6 @@ class SamplingParams(Record):
     dry_breakers: tuple[Annotated[str, Field(max_length=1000)], ...] = Field(
         default=("\n", ":", '"', "*"), max_length=100
     )
-    mirostat: Literal[0, 1, 2] | None = None
-    mirostat_tau: float = Field(default=5.0, gt=0)
-    mirostat_eta: float = Field(default=0.1, gt=0, le=1)
     logit_bias: tuple[tuple[int, float], ...] = ()
     logits_processors: tuple[LogitsProcessor, ...] = Field(default=(), repr=False)
     samplers: Annotated[tuple[SamplerName, ...], Field(max_length=32)] | None = None

@@ -342,7 +342,6 @@ def test_options_that_make_no_sense() -> None:
             ({"top_k": -2}, "top_k=-2 is not valid"),
             ({"top_p": 2}, "top_p=2 is not valid"),
             ({"temperature": float("nan")}, "temperature=nan is not valid"),
-            ({"mirostat": 3}, "mirostat=3 is not valid"),
             ({"seed": -2}, "seed=-2 is not valid"),
             ({"logprobs": 101}, "logprobs=101 is not valid"),
             ({"penalty_last_n": 0}, "penalty_last_n=0 is not valid"),
@@ -350,8 +349,6 @@ def test_options_that_make_no_sense() -> None:
             ({"logit_bias": {300: 1.0}}, "logit_bias names token 300; this model has the tokens 0 to 261"),
             ({"stop_tokens": [-1]}, "stop_tokens"),
             ({"stop_tokens": [300]}, "stop_tokens names token 300"),
-            ({"stop_in": "all"}, "no option 'stop_in'; it was removed: stop strings are searched in the content"),
-            ({"overflow": "shift"}, 'write overflow="truncate_oldest"'),
             ({"overflow": "drop"}, "overflow='drop' is not valid"),
             ({"reasoning_budget": -1}, "reasoning_budget=-1"),
         ):

@@ -30,7 +30,7 @@ def test_every_hint_names_options_that_exist() -> None:
     ("name", "hint"),
     [
         ("reasoning_effort", "write reasoning="),
-        ("mirostat_mode", "write mirostat="),
+        ("mirostat_mode", "top_p=, min_p= or typical_p="),
         ("num_predict", "write max_tokens="),
         ("enable_thinking", "write reasoning="),
         ("timeout", "write deadline="),

@@ -372,9 +372,6 @@ def test_another_job_is_refused(tmp_path: Path, llm: Engine) -> None:
         run(rows, out, other, temperature=0)
     assert run(rows, out, llm, temperature=2, force=True).ran == 1
     assert run(rows, out, llm, temperature=2, force=True).ran == 0
-    old: dict[str, Any] = {"if_changed": "continue"}
-    with pytest.raises(RequestError, match=r"if_changed= is gone: .*force=True computes anew"):
-        run(rows, out, llm, **old)
     assert len(read(out)) == 1
 
 

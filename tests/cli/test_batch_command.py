@@ -52,10 +52,6 @@ def test_all_good_then_some_failed_then_another_job(
     assert main(["batch", grown, "-o", out, "--temperature", "0", "--quiet", "--errors", f"{out}.more"]) == 3
     assert main(["batch", grown, "-o", out, "--temperature", "1"]) == 1
     assert "another job; it differs in: options" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as told:
-        main(["batch", grown, "-o", out, "--temperature", "1", "--if-changed", "restart"])
-    assert told.value.code == 2
-    assert "--force computes anew what has changed" in " ".join(capsys.readouterr().err.split())
     assert main(["batch", grown, "-o", out, "--temperature", "1", "--quiet", "--force"]) == 3
 
 

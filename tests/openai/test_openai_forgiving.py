@@ -30,7 +30,7 @@ GRAMMAR = 'root ::= "yes"'
 LARK = 'start: "yes"'
 HONOURED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"n_predict": 9}, {"max_tokens": 9}),
-    ({"n_predict": -1, "cache_prompt": True, "n_probs": 0, "id_slot": -1}, {}),
+    ({"n_predict": -1, "cache_prompt": True, "n_probs": 0, "id_slot": -1, "mirostat": 0, "mirostat_tau": 5.0}, {}),
     ({"n_probs": 3}, {"logprobs": 3}),
     ({"grammar": GRAMMAR}, {"response_format": GBNF(GRAMMAR)}),
     ({"json_schema": SCHEMA}, {"response_format": JsonSchema(SCHEMA)}),
@@ -47,7 +47,7 @@ HONOURED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"enable_thinking": False}, {"reasoning": False}),
     ({"think": "max"}, {"reasoning": "high"}),
     ({"thinking_budget": 7}, {"reasoning_budget": 7}),
-    ({"mirostat_mode": 2, "repeat_last_n": 5}, {"mirostat": 2, "penalty_last_n": 5}),
+    ({"repeat_last_n": 5}, {"penalty_last_n": 5}),
     ({"chat_template_kwargs": {"enable_thinking": True, "x": 1}}, {"reasoning": True, "template_kwargs": {"x": 1}}),
 ]
 WRONG: list[dict[str, Any]] = [

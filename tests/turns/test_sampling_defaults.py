@@ -61,7 +61,7 @@ hostile = st.one_of(
 
 
 @given(
-    st.dictionaries(st.sampled_from(["temp", "top_k", "top_p", "min_p", "mirostat", "penalty_last_n", "x"]), hostile),
+    st.dictionaries(st.sampled_from(["temp", "top_k", "top_p", "min_p", "penalty_last_n", "x"]), hostile),
     st.one_of(st.binary(max_size=20), st.dictionaries(st.sampled_from(["temperature", "top_k", "top_p"]), hostile)),
 )
 def test_whatever_a_file_or_a_repository_states_can_be_drawn_with(
@@ -78,6 +78,14 @@ def test_a_value_that_cannot_be_used_is_told_in_the_log(caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING, "engine.sampling"):
         assert sampling_defaults({"top_p": 7.0}).values == LLAMA_CPP
     assert "top_p of the file is 7.0" in caplog.text
+
+
+def test_a_file_that_wants_mirostat_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "engine.sampling"):
+        assert sampling_defaults({"mirostat": 0, "mirostat_tau": 5.0}).values == LLAMA_CPP
+        assert not caplog.text
+        assert sampling_defaults({"mirostat": 2, "top_k": 5}).values == {**LLAMA_CPP, "top_k": 5}
+    assert "mirostat" in caplog.text
 
 
 def test_the_keys_of_a_gguf_are_the_engines_defaults(tmp_path: Path) -> None:
@@ -104,7 +112,6 @@ told = st.fixed_dictionaries(
         "temperature": st.one_of(st.none(), st.sampled_from([0.0, 0.25, 1.5])),
         "top_k": st.one_of(st.none(), st.integers(0, 90)),
         "repeat_penalty": st.sampled_from([1.0, 1.1]),
-        "mirostat": st.sampled_from([0, 2]),
         "seed": st.one_of(st.none(), st.integers(0, 2**32 - 1)),
         "max_tokens": st.just(4),
     },
@@ -125,11 +132,10 @@ def test_a_turn_tells_what_it_was_drawn_with_and_who_said_so(options: Any) -> No
         for values, source in re.findall(r"(?:^|; )(.+?) \(((?:[^()]|\([^()]*\))*)\)", usage.sampling)
         for entry in values.split(", ")
     }
-    filtered = drawn.temperature != 0 and not drawn.mirostat
     assert set(said) == {
         *{"temperature", "seed"},
-        *(("top_k", "top_p", "min_p") if filtered else ()),
-        *(name for name in ("repeat_penalty", "mirostat") if name in options),
+        *(("top_k", "top_p", "min_p") if drawn.temperature != 0 else ()),
+        *({"repeat_penalty"} & options.keys()),
     }
     for name, (value, source) in said.items():
         assert value == getattr(drawn, name)

@@ -66,9 +66,7 @@ class MCP:
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
         headers: Mapping[str, str] | None = None,
-        **removed: Any,
     ) -> None:
-        _check_removed(removed)
         if find_spec("mcp") is None:
             raise EngineError("The mcp package is not installed: pip install 'llama-engine[mcp]'.")
         self._target = target_of(server, env, cwd, headers)
@@ -287,16 +285,6 @@ async def _waited(connection: Connection) -> None:
         lambda done: done.cancelled() or done.exception()
     )  # reads the exception, so that asyncio does not report it as never retrieved
     await asyncio.shield(ready)
-
-
-def _check_removed(options: Mapping[str, Any]) -> None:
-    for name in options:
-        if name not in ("allow_sampling", "sampling_requests", "sampling_tokens"):
-            raise TypeError(f"MCP() got an unexpected keyword argument {name!r}")
-        raise RequestError(
-            f"{name}= was removed: servers no longer ask the run's model. Leave it out; where a server needs a model's "
-            "answer, give that as an argument of its tool."
-        )
 
 
 def _check_seconds(**options: Any) -> None:
