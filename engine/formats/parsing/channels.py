@@ -12,7 +12,7 @@ from engine.formats.parsing.argument_text import Schemas
 from engine.formats.parsing.emitter import CallEmitter, Emitter, Span
 from engine.formats.parsing.grammar import JsonText, Marker, Node, Words, in_order, maybe, one_of
 from engine.formats.parsing.json_reader import JsonReader, Outcome
-from engine.formats.parsing.reader import CONTROL, CUT, WINDOW, Gen, Reader, Spelling, compiled
+from engine.formats.parsing.reader import CONTROL, CUT, Gen, Reader, Spelling, begins, compiled
 from engine.formats.parsing.shapes.section import raw_code, raw_writer
 from engine.formats.parsing.unmarked import BareCalls, Demands
 from engine.types.tools import Tool
@@ -186,13 +186,8 @@ class ChannelTurn:
         """Whether the output ends here or behind the mark at the front, rather than being cut off."""
         reader = self._reader
         end = (yield from reader.starts(self._is_end)) or ""
-        while not reader.behind(len(end)):
-            if reader.closed:
-                return bool(end) or not reader.cut
-            if reader.left > WINDOW:
-                break
-            yield
-        return False
+        more = yield from reader.judged(lambda text: bool(text.strip()) or None, len(end))
+        return not more and reader.closed and (bool(end) or not reader.cut)
 
     def _others(self) -> Gen[None]:
         """Leave out a message of another role, which the model writes beyond its own turn."""
@@ -245,15 +240,12 @@ class ChannelTurn:
     def _closes(self, fence: str) -> Gen[bool]:
         """Whether only the message's end follows the fence at the front."""
         reader = self._reader
-        while True:
-            rest = reader.behind(len(fence))
-            if any(rest.startswith(mark) for mark in self._in_body.literals):
-                return True
-            if reader.closed or not any(mark.startswith(rest) for mark in self._in_body.literals):
-                return not rest
-            if reader.left > WINDOW:
-                return False
-            yield
+
+        def closes(text: str) -> bool | None:
+            rest = text.lstrip()
+            return True if reader.closed and not rest else begins(rest, self._in_body.literals)
+
+        return (yield from reader.judged(closes, len(fence))) is True
 
     def _call(self, recipient: str) -> Gen[None]:
         """Read the arguments of a call: JSON, or raw code for a built-in that takes code."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import lru_cache
 
-from engine.formats.parsing.reader import CONTROL, FIRST_CONTROL, WINDOW, Gen, Reader, compiled
+from engine.formats.parsing.reader import CONTROL, FIRST_CONTROL, WINDOW, Gen, Reader, begins, compiled
 from engine.tools import DEEPEST
 
 _STRING_RUN = re.compile(rf'[^"\\\x00-\x1f{CONTROL}]+')
@@ -160,28 +160,26 @@ class JsonReader:
         """Whether a quotation mark closes the string behind the markers at the front: returns where it, or the text
         looked at, ends (as `consumed` counts), 0 if the output ends without one."""
         reader = self._reader
-        while True:
-            found = _CLOSING.match(reader.buffer, reader.pos)
+
+        def end(text: str) -> int | None:
+            found = _CLOSING.match(text)
             assert found is not None  # it matches every text
-            if reader.buffer.startswith('"', found.end()) or reader.left > WINDOW:
-                return reader.consumed + found.end() - reader.pos
-            if reader.closed:
-                return 0
-            yield
+            return found.end() if text.startswith('"', found.end()) or len(text) > WINDOW else None
+
+        found = yield from reader.judged(end, most=WINDOW + 1)
+        return 0 if found is None else reader.consumed + found
 
     def _ends_value(self, marker: str) -> Gen[bool]:
         """Whether another control token's text, or the end of the output, follows the one at the front."""
         reader = self._reader
-        while True:
-            rest = reader.behind(len(marker))
-            found = self._hard.pattern.match(rest) if rest else None
-            if found is not None and found.group(1) is not None:
-                return True
-            if reader.closed:
-                return not rest
-            if (rest and found is None) or reader.left > WINDOW:
-                return False
-            yield
+
+        def ends(text: str) -> bool | None:
+            rest = text.lstrip()
+            if not rest:
+                return True if reader.closed else None
+            return begins(rest, self._hard.literals)
+
+        return (yield from reader.judged(ends, len(marker))) is True
 
     def _escape(self, write: Callable[[str], None], kind: str) -> Gen[bool]:
         reader = self._reader

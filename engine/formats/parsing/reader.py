@@ -53,6 +53,14 @@ def compiled(*texts: str) -> Markers:
     )
 
 
+def begins(text: str, literals: Iterable[str]) -> bool | None:
+    """Whether the text begins with one of the literals; None while it is too short to tell."""
+    known = [literal for literal in literals if literal]
+    if text.startswith(tuple(known)):
+        return True
+    return None if any(literal.startswith(text) for literal in known) else False
+
+
 def _proper_prefixes(literal: str) -> str:
     """Returns a pattern for every proper, non-empty prefix of the literal: `a(?:b(?:c)?)?` for "abcd"."""
     *inner, last = (re.escape(char) for char in literal[:-1])
@@ -237,6 +245,17 @@ class Reader:
         if self.closed and not (len(rest) > len(marker) and self._is_marker()):
             return False
         return any(len(longer) > len(rest) and longer.startswith(rest) for longer in markers.literals)
+
+    def judged(self, judge: Callable[[str], T | None], skip: int = 0, most: int = WINDOW) -> Gen[T | None]:
+        """Returns what `judge` says of the text behind the next `skip` characters, as soon as it can tell: it returns
+        None while the text is too short. None: it could not tell from `most` characters, or from all of the input.
+        Consumes nothing."""
+        while True:
+            start = self.pos + skip
+            verdict = judge(self.buffer[start : start + most])
+            if verdict is not None or self.closed or len(self.buffer) - start >= most:
+                return verdict
+            yield
 
     def starts(self, markers: Markers) -> Gen[str | None]:
         """Returns the longest marker at the front, or None, once that is decided. Consumes nothing."""

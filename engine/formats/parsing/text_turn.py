@@ -10,7 +10,7 @@ from itertools import repeat
 from engine.formats.families import Format
 from engine.formats.parsing.emitter import QUOTES, Emitter, Span
 from engine.formats.parsing.lookahead import LONGEST, MOST, Trial
-from engine.formats.parsing.reader import CUT, WINDOW, Gen, Mark, Reader, Spelling, compiled
+from engine.formats.parsing.reader import CUT, WINDOW, Gen, Mark, Reader, Spelling, begins, compiled
 from engine.formats.parsing.shapes import SectionReader
 from engine.formats.parsing.unmarked import BareCalls, Demands
 from engine.formats.parsing.whole_calls import FENCE, WholeCalls
@@ -316,9 +316,7 @@ class TextTurn:
         reader = self._reader
         if self._quoted or not span.quotes:
             return bool(self._quoted)
-        while reader.left == len(marker) and not reader.closed:
-            yield
-        return reader.buffer[reader.pos + len(marker) :][:1] in QUOTES
+        return (yield from reader.judged(lambda rest: rest[0] in QUOTES if rest else None, len(marker))) is True
 
     def _is_left_out(self, hit: str, span: Span) -> Gen[bool]:
         """Whether a call's marker means nothing here and is no text either."""
@@ -337,55 +335,35 @@ class TextTurn:
     def _introduces(self, opener: str) -> Gen[bool]:
         """Whether prose, and then a call, follow a section's opening marker."""
         assert self._calls is not None  # its section has the opener
-        reader, section = self._reader, self._calls.section
-        while True:
-            start = reader.pos + len(opener)
-            text = reader.buffer[start : start + _ASIDE + WINDOW]
+        section = self._calls.section
+
+        def introduces(text: str) -> bool | None:
             found = self._behind_aside.pattern.search(text)
-            marker = found.group(1) if found else None
-            if found and marker:
-                decided = found.start() <= _ASIDE and marker in section.is_call.literals
-                decided = decided and section.would_begin(marker, text[found.end() :])
-                if decided is not None:
-                    return decided
-            elif (found.start() if found else len(text)) > _ASIDE:
-                return False
-            if reader.closed:
-                return reader.cut
-            yield
+            if found and (marker := found.group(1)):
+                begun = found.start() <= _ASIDE and marker in section.is_call.literals
+                return begun and section.would_begin(marker, text[found.end() :])
+            return False if (found.start() if found else len(text)) > _ASIDE else None
+
+        found = yield from self._reader.judged(introduces, len(opener), _ASIDE + WINDOW)
+        return found or (found is None and self._reader.cut)
 
     def _precedes_call(self, hit: str) -> Gen[bool]:
         """Whether an opening marker directly follows the closing one at the front."""
-        reader = self._reader
-        while True:
-            rest = reader.behind(len(hit))
-            if any(map(rest.startswith, self._openers)):
-                return True
-            if reader.closed or reader.left > WINDOW or not any(text.startswith(rest) for text in self._openers):
-                return False
-            yield
+        return (yield from self._reader.judged(lambda rest: begins(rest.lstrip(), self._openers), len(hit))) is True
 
     def _ends_line(self, text: str) -> Gen[bool]:
-        reader = self._reader
-        while reader.left == len(text) and not reader.closed:
-            yield
-        return reader.buffer.startswith("\n", reader.pos + len(text))
+        return (yield from self._reader.judged(lambda rest: begins(rest, ["\n"]), len(text))) is True
 
     def _ends_here(self, stop: str, ends: tuple[str, ...] = ()) -> Gen[bool]:
         """Whether nothing, or one of the ends, follows the stop at the front. Generation ends at a stop; other text may
         contain it."""
         reader = self._reader
-        while True:
-            rest = reader.behind(len(stop))
-            if rest.startswith(ends):
-                return bool(rest)
-            if rest and (reader.closed or not any(end.startswith(rest) for end in ends)):
-                return False
-            if reader.closed:
-                return True
-            if reader.left > WINDOW:
-                return False
-            yield
+
+        def over(text: str) -> bool | None:
+            rest = text.lstrip()
+            return begins(rest, ends) if rest else True if reader.closed else None
+
+        return (yield from reader.judged(over, len(stop))) is True
 
     def _space(self, span: Span) -> Gen[None]:
         """Pass all white space at the front to the span."""

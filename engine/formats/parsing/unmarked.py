@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from engine.formats.families import ToolSyntax
 from engine.formats.parsing.emitter import Emitter
 from engine.formats.parsing.json_reader import JsonReader, Outcome
-from engine.formats.parsing.reader import WINDOW, Gen, Reader, Spelling, compiled
+from engine.formats.parsing.reader import Gen, Reader, Spelling, compiled
 from engine.formats.parsing.shapes import JsonShape, PythonicShape, Section
 from engine.formats.parsing.shapes.json_calls import FENCE, PLAIN, WRAPPERS
 from engine.formats.parsing.shapes.section import raw_writer
@@ -123,12 +123,7 @@ class BareCalls:
 
     def _is_object(self) -> Gen[bool]:
         """Whether the object at the front is a call; if not, it is the bare arguments of the named tool."""
-        reader = self._reader
-        while True:
-            decided = self._names_a_tool(reader.behind(0))
-            if decided is not None or reader.closed or reader.left >= WINDOW:
-                return decided is True
-            yield
+        return (yield from self._reader.judged(lambda text: self._names_a_tool(text.lstrip()))) is True
 
     def _arguments_of(self, name: str) -> Gen[None]:
         call = self._emitter.call(name, None)
@@ -140,14 +135,7 @@ class BareCalls:
 
     def stands_here(self) -> Gen[bool]:
         """Whether a call begins here; decided as soon as its name is complete."""
-        reader = self._reader
-        while True:
-            decided = self._decided(reader.buffer[reader.pos : reader.pos + WINDOW])
-            if decided is not None:
-                return decided
-            if reader.closed or reader.left >= WINDOW:
-                return False
-            yield
+        return (yield from self._reader.judged(self._decided)) is True
 
     def is_cut(self) -> bool:
         """Whether the output was cut off in what was probably the beginning of a call."""

@@ -127,14 +127,15 @@ class WholeCalls:
             self._take(found.end() - reader.pos)
 
     def _fence_begins(self) -> Gen[bool]:
-        reader = self._reader
-        while True:
-            if (found := _FENCE.match(reader.buffer, reader.pos)) is not None:
-                self._take(found.end() - reader.pos)
-                return True
-            if reader.closed or not _MAYBE_FENCE.fullmatch(reader.buffer, reader.pos):
-                return False
-            yield
+        def size(text: str) -> int | None:
+            if (found := _FENCE.match(text)) is not None:
+                return found.end()
+            return None if _MAYBE_FENCE.fullmatch(text) else 0
+
+        fence = yield from self._reader.judged(size)
+        if fence:
+            self._take(fence)
+        return bool(fence)
 
     def _value(self) -> Gen[bool]:
         """Take a JSON value, and find its calls. Returns False as soon as it cannot be one."""

@@ -15,7 +15,7 @@ from engine.formats.families import (
 )
 from engine.formats.parsing.emitter import Emitter
 from engine.formats.parsing.grammar import Node, Rules, one_of
-from engine.formats.parsing.reader import WINDOW, Gen, Reader, Spelling
+from engine.formats.parsing.reader import Gen, Reader, Spelling, begins
 from engine.formats.parsing.shapes import elements, json_calls, pythonic, tagged
 from engine.formats.parsing.shapes.elements import DictionaryShape, NestedShape
 from engine.formats.parsing.shapes.json_calls import JsonShape
@@ -104,26 +104,25 @@ class SectionReader:
             return ""
         if opener == section.code_open.text and opener != section.open.text:
             return (yield from section.code())
-        while True:
-            rest = reader.buffer[reader.pos : reader.pos + _LOOK]
-            if pythonic:
-                other = _OBJECTS.match(rest) is not None
-                open_ = _MAYBE_OBJECTS.fullmatch(rest) is not None
-            else:
-                other = _CALL.match(rest) is not None
-                open_ = _MAYBE_CALL.fullmatch(rest) is not None
-                if self._tagged is not None and not (other or open_ or rest[:1] in ("{", "[")):
-                    newer = section.would_begin(opener, rest)
-                    if newer:
-                        return (yield from self._tagged.read())
-                    open_ = newer is None
-            if other or not open_ or reader.closed or len(rest) == _LOOK:
-                break
-            yield
-        if opener == section.code_open.text and not other and rest[:1] not in ("{", "["):
-            return (yield from section.code())
-        if other:
+
+        def kind(rest: str) -> str | None:
+            found, maybe = (_OBJECTS, _MAYBE_OBJECTS) if pythonic else (_CALL, _MAYBE_CALL)
+            if found.match(rest):
+                return "other"
+            if maybe.fullmatch(rest):
+                return None
+            if self._tagged is None or rest[:1] in ("{", "["):
+                return "own"
+            newer = section.would_begin(opener, rest)
+            return None if newer is None else "newer" if newer else "own"
+
+        written = yield from reader.judged(kind, most=_LOOK)
+        if written == "newer" and self._tagged is not None:
+            return (yield from self._tagged.read())
+        if written == "other":
             return (yield from (JsonShape(section) if pythonic else PythonicShape(section)).read())
+        if opener == section.code_open.text and reader.buffer[reader.pos] not in "{[":
+            return (yield from section.code())
         return (yield from whole.read())
 
     def names_a_tool(self, opener: str) -> Gen[bool]:
@@ -131,18 +130,14 @@ class SectionReader:
         at the front. Consumes nothing."""
         section, reader = self.section, self.section.reader
         tools = section.emitter.tools
-        while True:
-            start = reader.pos + len(opener)
-            rest = reader.buffer[start : start + WINDOW]
+
+        def named(rest: str) -> bool | None:
             # Raw code is a call of `python`, declared or not.
             names = (*tools, "python") if tools is not None else _NAME.findall(rest)
-            ends = [f"{name}{section.names.end}" for name in names]
-            if any(rest.startswith(end) for end in ends):
-                return True
-            possible = not rest or any(end.startswith(rest) for end in ends)
-            if reader.closed or not possible:
-                return possible and reader.cut
-            yield
+            return begins(rest, [f"{name}{section.names.end}" for name in names]) if rest else None
+
+        found = yield from reader.judged(named, len(opener))
+        return found or (found is None and reader.cut)
 
 
 def _newer(syntax: JsonSyntax) -> TaggedJsonSyntax:

@@ -9,7 +9,7 @@ from engine.formats.families import JsonSyntax
 from engine.formats.parsing.emitter import CallEmitter, Emitter
 from engine.formats.parsing.grammar import JsonText, Marker, Node, arranged, edges, in_order, relocated
 from engine.formats.parsing.json_reader import LONE_SURROGATE, JsonReader, Outcome
-from engine.formats.parsing.reader import WINDOW, Gen, compiled
+from engine.formats.parsing.reader import Gen, compiled
 from engine.formats.parsing.shapes.pythonic import LiteralReader
 from engine.formats.parsing.shapes.section import Section
 from engine.types.tools import Tool
@@ -71,20 +71,19 @@ class JsonShape:
     def another(self) -> Gen[bool]:
         """Whether another object follows one without a closing marker; consumes the separator between them."""
         reader = self._reader
-        while True:
-            found = _NEXT.match(reader.buffer, reader.pos)
-            if found is not None:
-                reader.take(found.end() - 1 - reader.pos, "space")
-                return True
-            undecided = _MAYBE_NEXT.match(reader.buffer, reader.pos)
-            assert undecided is not None  # it matches every text
-            if undecided.end() < len(reader.buffer) or reader.left > WINDOW:
-                return False
-            if reader.closed:
-                if undecided.group().strip():
-                    reader.take(reader.left, "space")
-                return False
-            yield
+
+        def size(text: str) -> int | None:
+            if (found := _NEXT.match(text)) is not None:
+                return found.end() - 1
+            return None if _MAYBE_NEXT.fullmatch(text) else -1
+
+        separator = yield from reader.judged(size)
+        if separator is None and reader.closed and reader.buffer[reader.pos :].strip():
+            reader.take(reader.left, "space")
+        if separator is None or separator < 0:
+            return False
+        reader.take(separator, "space")
+        return True
 
     def call(self, *, listed: bool = False) -> Gen[None]:
         """Read one call object, from its opening brace. `listed`: it is one of an array."""

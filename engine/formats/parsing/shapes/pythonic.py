@@ -203,15 +203,11 @@ class LiteralReader:
     def _is_over(self, quote: str) -> Gen[bool]:
         """Whether the quote at the front ends its string: it does if the text after it can follow a string. Models
         leave quotes inside strings unescaped (`'awk 'NR==2' f.txt'`)."""
-        reader = self._reader
-        while True:
-            rest = reader.behind(1)
-            decided = self._follows(rest, quote, spaced=reader.buffer[reader.pos + 1 : reader.pos + 2].isspace())
-            if decided is not None:
-                return decided
-            if reader.closed or reader.left > WINDOW:
-                return True
-            yield
+
+        def follows(text: str) -> bool | None:
+            return self._follows(text.lstrip(), quote, spaced=text[:1].isspace())
+
+        return (yield from self._reader.judged(follows, 1)) is not False
 
     def _follows(self, rest: str, quote: str, *, spaced: bool) -> bool | None:
         """Whether this text, stripped of leading white space, can follow a string; None: undecided."""
@@ -351,18 +347,16 @@ class PythonicShape:
         """Whether the text behind a call can stand there: another line, another call, a marker, or the bracket that
         ends a list. If not, a quote inside a string has cut the call short."""
         reader, bare = self._reader, not self._section.close.text
-        while True:
-            rest = reader.buffer[reader.pos : reader.pos + WINDOW]
+
+        def follows(rest: str) -> bool | None:
             if bare and rest.lstrip(" \t")[:1] == "]":
                 return True
             tail = rest.lstrip(_BLANKS_AND_BRACKETS)
             if tail and (tail[0] in "\r\n" or _NEXT.match(tail) or any(mark[0] == tail[0] for mark in self._ends)):
                 return True
-            if _MAYBE_NEXT.fullmatch(tail) is None:
-                return False
-            if reader.closed or reader.left > WINDOW:
-                return True
-            yield
+            return None if _MAYBE_NEXT.fullmatch(tail) else False
+
+        return (yield from reader.judged(follows)) is not False
 
     def _arguments(self, call: CallEmitter) -> Gen[Outcome]:
         reader, schemas = self._reader, self._section.schemas(call.name)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from engine.formats.families import ToolSyntax
 from engine.formats.parsing.argument_text import Schemas, quoted
 from engine.formats.parsing.emitter import CallEmitter, Emitter
-from engine.formats.parsing.reader import CUT, FIRST_CONTROL, WINDOW, Gen, Mark, Markers, Reader, Spelling, compiled
+from engine.formats.parsing.reader import CUT, FIRST_CONTROL, Gen, Mark, Markers, Reader, Spelling, begins, compiled
 
 _NAME = re.compile(r"[\w.\-:/$@]+|[\"']")
 _WORD = re.compile(r"[\"']?[\w.\-:/$@]+")
@@ -121,18 +121,19 @@ class Section:
         reader = self.reader
         if (yield from reader.starts(self._is_tag_close)) is None:
             return False
-        while True:
-            rest = reader.buffer[reader.pos + len(self.tag_close) : reader.pos + WINDOW]
+
+        def size(rest: str) -> int | None:
             if (tag := _WRAPPER.match(rest)) is not None:
-                reader.take(len(self.tag_close) + rest.index(">", 0, tag.end()) + 1, "marker")
-                return True
-            if _MAYBE_WRAPPER.fullmatch(rest) is None:
-                return False
-            if reader.closed:
-                if reader.cut:
-                    reader.take(reader.left, "marker")
-                return reader.cut
-            yield
+                return rest.index(">", 0, tag.end()) + 1
+            return None if _MAYBE_WRAPPER.fullmatch(rest) else 0
+
+        name = yield from reader.judged(size, len(self.tag_close))
+        if name is None and reader.cut:
+            reader.take(reader.left, "marker")
+            return True
+        if name:
+            reader.take(len(self.tag_close) + name, "marker")
+        return bool(name)
 
     def tag_opened(self) -> Gen[None]:
         """Consume the rest of an opening marker with another name, which `begins` has seen, complete or cut off."""
@@ -153,71 +154,56 @@ class Section:
         """Whether the text behind an object, and superfluous brackets, can stand there: another line, a marker, or
         punctuation of JSON. If not, a quote inside a string has cut the object short. Where no marker ends a call, any
         text may follow, unless the object is one of a list (`listed`)."""
-        reader = self.reader
         free = not (self.closers.literals or listed)
-        while True:
-            rest = reader.buffer[reader.pos : reader.pos + WINDOW].lstrip(" \t")
+
+        def stands(text: str) -> bool | None:
+            rest = text.lstrip(" \t")
             if rest.startswith(self.closers.literals) or (rest.startswith("]") and (free or listed)):
                 return True
             head = rest.lstrip(" \t}]")[:1]
-            if head or reader.closed or reader.left >= WINDOW:
-                known = not head or head in self._behind_object or head >= chr(FIRST_CONTROL)
-                return known or (free and rest[0] not in '"\\}')
-            yield
+            if not head:
+                return None
+            return head in self._behind_object or head >= chr(FIRST_CONTROL) or (free and rest[0] not in '"\\}')
+
+        return (yield from self.reader.judged(stands)) is not False
 
     def superfluous(self, ends: Iterable[str]) -> Gen[None]:
         """Consume brackets that close nothing before one of the ends, another opening, or the end of the output."""
         reader = self.reader
         known = [end for end in (*ends, *self.openers) if end]
-        while True:
-            rest = reader.buffer[reader.pos : reader.pos + WINDOW]
+
+        def size(rest: str) -> int | None:
             tail = rest.lstrip("}] \n\t")
             if rest.lstrip()[:1] not in ("}", "]") and rest.strip():
-                return
-            if any(map(tail.startswith, known)) or (reader.closed and not tail):
-                reader.take(len(rest) - len(tail), "marker")
-                return
-            if reader.closed or len(rest) == WINDOW or not any(end.startswith(tail) for end in known):
-                return
-            yield
+                return 0
+            if tail or not reader.closed:
+                before = begins(tail, known)
+                return None if before is None else before and len(rest) - len(tail)
+            return len(rest)
+
+        reader.take((yield from reader.judged(size)) or 0, "marker")
 
     def followed(self, marker: str, follows: tuple[str, ...], *, at_end: bool = True) -> Gen[bool]:
         """Whether one of the texts, or the end of the input (`at_end`), follows the marker at the front and white
         space."""
         reader = self.reader
-        while True:
-            rest = reader.behind(len(marker))
-            if any(rest.startswith(text) for text in follows):
-                return True
-            possible = reader.left <= WINDOW and any(text.startswith(rest) for text in follows)
-            if reader.closed or not possible:
-                return possible and at_end
-            yield
+        found = yield from reader.judged(lambda rest: begins(rest.lstrip(), follows), len(marker))
+        return found or (found is None and at_end and reader.closed)
 
     def ends_all(self, marker: str, between: str = "") -> Gen[bool]:
         """Whether the section's closing marker follows the marker at the front (and `between`), and then another call
         or the end of the output."""
         reader = self.reader
-        while True:
-            behind = reader.behind(len(marker))
-            if not behind.startswith(between):
-                if reader.closed or not between.startswith(behind) or reader.left > WINDOW:
-                    return False
-                yield
-                continue
-            behind = behind.removeprefix(between).lstrip()
-            if self.close.text and not behind.startswith(self.close.text):
-                if reader.closed or not self.close.text.startswith(behind):
-                    return False
-            else:
-                behind = behind.removeprefix(self.close.text).lstrip()
-                if any(behind.startswith(opener) for opener in self.openers):
-                    return True
-                if reader.closed or not any(opener.startswith(behind) for opener in self.openers):
-                    return not behind
-            if reader.left > WINDOW:
-                return False
-            yield
+
+        def all_ended(text: str) -> bool | None:
+            behind = text.lstrip()
+            for closer in filter(None, (between, self.close.text)):
+                if not behind.startswith(closer):
+                    return None if closer.startswith(behind) and not reader.closed else False
+                behind = behind.removeprefix(closer).lstrip()
+            return True if reader.closed and not behind else begins(behind, self.openers)
+
+        return (yield from reader.judged(all_ended, len(marker))) is True
 
     def call_closed(self) -> Gen[bool]:
         """Consume the call's closing marker if it is at the front."""
@@ -278,7 +264,7 @@ class Section:
             parts.append((yield from self._space()))
             if (yield from reader.more()) and (yield from reader.starts(ends)) is not None:
                 break
-            if reader.cut and _starts(reader.buffer[reader.pos :], ends.literals) is None:
+            if reader.cut and begins(reader.buffer[reader.pos :], ends.literals) is None:
                 reader.take(reader.left, "name")  # the beginning of an end marker
                 return None
             if not reader.left and self._is_declared(name := self._written(parts)):
@@ -295,7 +281,7 @@ class Section:
     def _broke_off(self, written: str, ends: Markers) -> bool:
         """Whether the output ended in the mark behind a declared name. It is then a truncated call."""
         reader = self.reader
-        if not reader.closed or _starts(reader.buffer[reader.pos :], ends.literals) is not None:
+        if not reader.closed or begins(reader.buffer[reader.pos :], ends.literals) is not None:
             return False
         name, id_ = self._resolved(written.rstrip(":"), None, None)
         if not self._is_declared(name):
@@ -330,16 +316,11 @@ class Section:
         if any(char in self._control for char in opener):
             return True
         reader = self.reader
-        while True:
-            start = reader.pos + len(opener)
-            decided = self.would_begin(opener, reader.buffer[start : start + WINDOW])
-            if decided is not None:
-                return decided
-            if reader.left >= len(opener) + WINDOW:
-                return False
-            if reader.closed:
-                return reader.cut or self._is_declared(reader.buffer[start:].strip().strip("\"'"))
-            yield
+        found = yield from reader.judged(lambda rest: self.would_begin(opener, rest), len(opener))
+        if found is not None or not reader.closed:
+            return found is True
+        rest = reader.buffer[reader.pos + len(opener) :]
+        return reader.cut or self._is_declared(rest.strip().strip("\"'"))
 
     def would_begin(self, opener: str, rest: str) -> bool | None:
         """Whether this text behind an opener begins a call; None while it is too short to tell."""
@@ -358,7 +339,7 @@ class Section:
         if whole or opener not in self.is_call.literals:
             inside = [self.close.text] if whole else [*self.is_call.literals, self.close.text]
             fence = ["```"] if self._is_json and self.close.text else []
-            found = _starts(text, ["{", "[", *fence, *inside])
+            found = begins(text, ["{", "[", *fence, *inside])
             if found is not False or not whole:
                 return found
         if text in ('"', "'"):
@@ -372,7 +353,7 @@ class Section:
         if not behind:
             return None
         for shorter in (behind, behind.lstrip(), behind.lstrip("\"'")):
-            found = _starts(shorter, self.name_ends) if shorter else None
+            found = begins(shorter, self.name_ends) if shorter else None
             if found is not False:
                 return found
         return False
@@ -386,7 +367,7 @@ class Section:
         call = next((opener for opener in self.is_call.literals if behind.startswith(opener)), None)
         if call is not None:
             return self.would_begin(call, behind[len(call) :])
-        return _starts(behind, self.is_call.literals)
+        return begins(behind, self.is_call.literals)
 
     def begin(self, written: str, id_: str | None = None, server: str | None = None) -> CallEmitter:
         """Begin a call by its name as written."""
@@ -456,10 +437,3 @@ def raw_code(reader: Reader, call: CallEmitter, key: str, ends: Markers) -> Gen[
         return
     call.write('"}')
     call.end()
-
-
-def _starts(text: str, literals: Iterable[str]) -> bool | None:
-    """Whether the text starts with one of the literals; None: undecided."""
-    if any(literal and text.startswith(literal) for literal in literals):
-        return True
-    return None if any(literal.startswith(text) for literal in literals) else False

@@ -30,7 +30,7 @@ from engine.formats.parsing.grammar import (
     whole_pattern,
 )
 from engine.formats.parsing.json_reader import JsonReader, Outcome
-from engine.formats.parsing.reader import WINDOW, Gen, Markers, Spelling, compiled
+from engine.formats.parsing.reader import Gen, Markers, Spelling, begins, compiled
 from engine.formats.parsing.shapes.json_calls import JsonShape
 from engine.formats.parsing.shapes.pythonic import PythonNotation
 from engine.formats.parsing.shapes.section import Section
@@ -383,50 +383,36 @@ class TaggedArgumentsShape:
     def _opens_next(self, marker: str, arguments: ArgumentWriter) -> Gen[bool]:
         """Whether the marker at the front opens another of the tool's arguments; if not, it is text, perhaps of
         code."""
-        reader = self._reader
         if self._no_prose and not arguments.schemas.names:
             return True
         ends = self._named(arguments)
-        while True:
-            start = reader.pos + len(marker)
-            rest = reader.buffer[start : start + WINDOW]
-            if any(rest.startswith(end) for end in ends):
-                return True
-            if reader.closed or not any(end.startswith(rest) for end in ends):
-                return False
-            yield
+        return (yield from self._reader.judged(lambda rest: begins(rest, ends), len(marker))) is True
 
     def _cdata(self) -> Gen[bool]:
         """Consume the opening mark of a CDATA section, and white space before it, if there is one at the front."""
         reader = self._reader
-        while True:
-            rest = reader.behind(0)
-            if rest.startswith(_CDATA_OPEN):
-                reader.take(reader.buffer.index(_CDATA_OPEN, reader.pos) + len(_CDATA_OPEN) - reader.pos, "marker")
-                return True
-            if not _CDATA_OPEN.startswith(rest) or reader.left > WINDOW:
-                return False
-            if reader.closed:  # most likely the beginning of the mark: it is not added to the arguments
-                reader.take(len(reader.buffer) - reader.pos, "arguments")
-                return False
-            yield
+        begun = yield from reader.judged(lambda rest: begins(rest.lstrip(), [_CDATA_OPEN]))
+        if begun:
+            reader.take(reader.buffer.index(_CDATA_OPEN, reader.pos) + len(_CDATA_OPEN) - reader.pos, "marker")
+        elif begun is None and reader.closed:  # most likely the beginning of the mark: it is not added to the arguments
+            reader.take(reader.left, "arguments")
+        return begun is True
 
     def _doubled(self, marker: str) -> Gen[int]:
         """Returns the size of what repeats the value's closing marker, behind the one at the front and before what can
         follow a value; 0 if nothing does, or other text follows."""
         reader = self._reader
-        while True:
-            rest = reader.buffer[reader.pos + len(marker) : reader.pos + len(marker) + WINDOW]
-            tail, size = rest.lstrip(), 0
+
+        def size(rest: str) -> int | None:
+            tail, doubled = rest.lstrip(), 0
             while tail.startswith(marker):
-                size = len(rest) - len(tail) + len(marker)
+                doubled = len(rest) - len(tail) + len(marker)
                 tail = tail[len(marker) :].lstrip()
-            if any(map(tail.startswith, self._follows)):
-                return size
-            possible = len(rest) < WINDOW and any(text.startswith(tail) for text in (marker, *self._follows))
-            if reader.closed or not possible:
-                return size if possible and not tail else 0
-            yield
+            if any(map(tail.startswith, self._follows)) or (reader.closed and not tail):
+                return doubled
+            return None if any(text.startswith(tail) for text in (marker, *self._follows)) else 0
+
+        return (yield from reader.judged(size, len(marker))) or 0
 
 
 def json_grammar(syntax: TaggedJsonSyntax, tools: Sequence[Tool], most: int | None) -> Node:
