@@ -257,7 +257,7 @@ def reduced(model: ModelOptions, context: ContextOptions) -> tuple[ModelOptions,
         control_vectors=(),
         check_memory=False,
     )
-    return replace(model, use_mlock=False, check_tensors=False, check_memory=False), small
+    return replace(model, use_mlock=False, check_memory=False), small
 
 
 def _try(model: ModelOptions, context: ContextOptions, child: str | None) -> Verdict:

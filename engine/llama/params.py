@@ -114,7 +114,6 @@ def model_params(
     # enum llama_load_mode: 0 neither, 1 mmap, 2 mlock, 3 both
     params.load_mode = (1 if options.use_mmap else 0) + (2 if options.use_mlock else 0)
     params.use_extra_bufts = options.use_extra_bufts
-    params.check_tensors = options.check_tensors
     params.load_mtp = head
     shares: Any = None
     if options.tensor_split:
@@ -141,7 +140,6 @@ def context_params(lib: Any, options: ContextOptions, cells: Cells, abort: Any) 
     params.type_k = CACHE_TYPES[options.type_k][0]
     params.type_v = CACHE_TYPES[options.type_v][0]
     params.offload_kqv = options.offload_kqv
-    params.op_offload = options.op_offload
     params.swa_full = options.swa_full
     params.kv_unified = cells.buffers == 1
     for name, value in rope_params(options).items():

@@ -30,9 +30,9 @@ def vector_options(file: GgufFile, options: ContextOptions) -> ContextOptions:
     last = file.is_causal and pooling in ("last", "rank")
     own = options.n_ctx if file.embeds else None
     most = min(file.n_ctx_train or _LONGEST, _LONGEST_OF_LAST if last else _LONGEST, options.n_ctx or _LONGEST_OF_LAST)
-    longest = options.embedding_tokens or own or most
+    longest = own or most
     if file.n_positions and longest > file.n_positions:
-        if options.embedding_tokens or own:
+        if own:
             raise RequestError(
                 f"{file.path} has learned {file.n_positions:,} positions, so no text may have {longest:,} tokens; pass "
                 f"n_ctx={file.n_positions:,} at most."
@@ -44,7 +44,6 @@ def vector_options(file: GgufFile, options: ContextOptions) -> ContextOptions:
     return replace(
         options,
         n_ctx=longest,
-        embedding_tokens=longest,
         pooling=None if pooling == "rank" else pooling,
         n_sequences=sequences,
         kv_unified=True,

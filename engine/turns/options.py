@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, Unpack, cast
 
@@ -55,18 +54,15 @@ class ContextLoadOptions(TypedDict, total=False):
 
     check_memory: bool
     n_batch: int
-    n_ubatch: int | None
     n_sequences: int | None
     kv_unified: bool | None
     kv_tokens: int | None
-    outputs_per_sequence: int
     n_threads: int | None
     n_threads_batch: int | None
     flash_attn: FlashAttention
     type_k: CacheType
     type_v: CacheType
     offload_kqv: bool
-    op_offload: bool
     swa_full: bool
     rope_freq_base: float
     rope_freq_scale: float
@@ -78,7 +74,6 @@ class ContextLoadOptions(TypedDict, total=False):
     yarn_orig_ctx: int | None
     checkpoint_mib: int
     pooling: Pooling | None
-    embedding_tokens: int | None
     control_vectors: Mapping[str, float] | Mapping[Path, float]
     image_min_tokens: int | None
     image_max_tokens: int | None
@@ -98,8 +93,6 @@ class LoadOptions(ContextLoadOptions, total=False):
     tensor_split: Sequence[float]
     use_mmap: bool
     use_mlock: bool
-    use_extra_bufts: bool
-    check_tensors: bool
 
 
 class EmbedOptions(TypedDict, total=False):
@@ -443,19 +436,19 @@ def settings(options: Mapping[str, Any], draft: object = None) -> Settings:
     for an unknown option, for a value that is not valid, and for options that exclude one another."""
     records = (ModelOptions, ContextOptions, LoopOptions, MediaOptions)
     names = [{field.name for field in fields(record)} for record in records]
-    if unknown := sorted(set(options).difference(*names)):
-        known = {*LoadArguments.__annotations__, *chain(*names)}
+    known = {"n_ctx", "n_gpu_layers", *LoadOptions.__annotations__}
+    if unknown := sorted(set(options) - known):
         turns = unknown[0] in TurnOptions.__annotations__
-        raise RequestError(unknown_option(unknown[0], known, "it is one of each turn: llm.chat(...)" if turns else ""))
+        elsewhere = "it is one of each turn: llm.chat(...)" if turns else ""
+        raise RequestError(unknown_option(unknown[0], known | LoadArguments.__annotations__.keys(), elsewhere))
     given: dict[str, Any] = {**options, "draft_max": _longest_draft(draft, options.get("draft_max"))}
     if isinstance(vectors := given.get("control_vectors"), Mapping):
         pairs = cast("Mapping[object, object]", vectors).items()
         given["control_vectors"] = tuple((str(path), scale) for path, scale in pairs)
     if isinstance(given.get("tensor_split"), list):
         given["tensor_split"] = tuple(given["tensor_split"])
-    if given.get("outputs_per_sequence") is None:  # one row to sample from, and the drafts to verify with it
-        drafts = given["draft_max"]
-        given["outputs_per_sequence"] = min(1 + drafts, _OUTPUTS) if isinstance(drafts, int) and drafts > 0 else 1
+    drafts = given["draft_max"]  # one row to sample from, and the drafts to verify with it
+    given["outputs_per_sequence"] = min(1 + drafts, _OUTPUTS) if isinstance(drafts, int) and drafts > 0 else 1
     made: list[Any] = [
         record(**{name: value for name, value in given.items() if name in own})
         for record, own in zip(records, names, strict=True)

@@ -189,9 +189,9 @@ def test_vectors_made_otherwise_are_not_mixed(tmp_path: Path, builtin_model_path
         run(rows, out, llm)
         made = read(out)
         assert run(rows, out, llm).ran == 0
-    others: list[dict[str, Any]] = [{"pooling": "last"}, {"embedding_tokens": 64}]
+    others: list[dict[str, Any]] = [{"pooling": "last", "n_ctx": 512}, {"n_ctx": 256}]
     for options in others:
-        with Engine.load(builtin_model_path, n_ctx=512, **options) as llm:
+        with Engine.load(builtin_model_path, **options) as llm:
             with pytest.raises(RequestError, match=r"differs in: vectors\. .*force=True \(--force\)"):
                 run([*rows, vectors("c", "blue")], out, llm)
             assert read(out) == made
@@ -199,8 +199,8 @@ def test_vectors_made_otherwise_are_not_mixed(tmp_path: Path, builtin_model_path
             assert run([chat("a")], chats, llm, max_tokens=2).done == 1
             assert run([chat("a"), *rows[1:]], chats, llm, max_tokens=2).ran == 1
     with Engine.load(builtin_model_path, n_ctx=512, pooling="last") as llm:
-        assert run([chat("a")], tmp_path / "embedding_tokens.jsonl", llm, max_tokens=2).ran == 0
+        assert run([chat("a")], tmp_path / "n_ctx.jsonl", llm, max_tokens=2).ran == 0
         with pytest.raises(RequestError, match="differs in: vectors"):  # which the chats did not make forgotten
-            run([chat("a"), *rows[1:]], tmp_path / "embedding_tokens.jsonl", llm, max_tokens=2)
+            run([chat("a"), *rows[1:]], tmp_path / "n_ctx.jsonl", llm, max_tokens=2)
         assert run(rows, out, llm, force=True).ran == 2
         assert read(out) != made

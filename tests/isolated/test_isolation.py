@@ -26,8 +26,8 @@ from engine.types.events import ToolCallStart
 from engine.types.prompt import Piece
 
 FORBIDDEN = 300
-SAFELY = "preflight=False, use_extra_bufts=False, isolated=True"
-"""Options for scripts that are to say nothing, wherever they run."""
+SILENT = (sys.executable, "-W", "error", "-W", "ignore::UserWarning", "-c")
+"""Runs scripts that are to say nothing, also where the preflight has a remedy to tell of."""
 
 
 def get_weather(city: str, days: int = 1) -> str:
@@ -245,7 +245,7 @@ class TestAStoppedChild:
     def test_a_program_may_end_beside_it(self, builtin_model_path: Path) -> None:
         script = (
             "import signal; from engine import Engine\n"
-            f"llm = Engine.load({str(builtin_model_path)!r}, n_ctx=512, n_threads=1, {SAFELY})\n"
+            f"llm = Engine.load({str(builtin_model_path)!r}, n_ctx=512, n_threads=1, isolated=True)\n"
             "stream = llm.stream('Hello!', ignore_eos=True)\n"
             "reading = iter(stream); next(reading)\n"
             "llm._service._runner._link.child.process.send_signal(signal.SIGSTOP)\n"
@@ -262,7 +262,7 @@ class TestAStoppedChild:
 def test_a_fork_is_refused_says_nothing_and_keeps_nothing_alive(builtin_model_path: Path) -> None:
     script = (
         "import os, time, warnings; from engine import Engine, EngineError\n"
-        f"llm = Engine.load({str(builtin_model_path)!r}, n_ctx=512, n_threads=1, {SAFELY})\n"
+        f"llm = Engine.load({str(builtin_model_path)!r}, n_ctx=512, n_threads=1, isolated=True)\n"
         "stream = llm.stream('Hello!', max_tokens=100, ignore_eos=True)\n"
         "reading = iter(stream); next(reading)\n"
         "warnings.simplefilter('ignore')\n"
@@ -279,7 +279,7 @@ def test_a_fork_is_refused_says_nothing_and_keeps_nothing_alive(builtin_model_pa
         "print(fork, llm._service._runner._link.child.process.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run([*SILENT, script], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     refusal, reasons, pids = done.stdout.splitlines()
     fork, child = map(int, pids.split())
@@ -300,11 +300,11 @@ def test_what_surrounds_the_interpreter_does_not_matter(builtin_model_path: Path
     script = (
         "import sys; from engine import Engine\n"
         f"sys.path.insert(0, {str(tmp_path / 'shadow')!r})\n"
-        f"with Engine.load({str(builtin_model_path)!r}, n_ctx=512, {SAFELY}) as llm:\n"
+        f"with Engine.load({str(builtin_model_path)!r}, n_ctx=512, isolated=True) as llm:\n"
         "    print(llm.chat('Hello!', max_tokens=3).finish_reason)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run([*SILENT, script], capture_output=True, text=True, env=environment, check=False)
     assert (done.returncode, done.stdout.splitlines()[-1], done.stderr) == (0, "length", "")
 
 
@@ -326,12 +326,12 @@ def test_closing_ends_the_process_and_cancels_what_runs(builtin_model_path: Path
 def test_a_program_may_end_without_closing(builtin_model_path: Path) -> None:
     script = (
         "from engine import Engine\n"
-        f"llm = Engine.load({str(builtin_model_path)!r}, n_ctx=512, n_threads=1, {SAFELY})\n"
+        f"llm = Engine.load({str(builtin_model_path)!r}, n_ctx=512, n_threads=1, isolated=True)\n"
         "stream = llm.stream('Hello!', ignore_eos=True)\n"
         "reading = iter(stream)\n"
         "print(len(next(reading).text) > 0)\n"
     )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run([*SILENT, script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
@@ -395,7 +395,7 @@ def test_loading_tells_its_progress_and_may_be_stopped(
 
     def start(*args: Any, **options: Any) -> "subprocess.Popen[Any]":
         started.append(popen(*args, **options))
-        return started[0]
+        return started[-1]
 
     popen = subprocess.Popen
     with monkeypatch.context() as patch:
@@ -403,7 +403,7 @@ def test_loading_tells_its_progress_and_may_be_stopped(
         with pytest.raises(ModelLoadError, match="stopped by its progress callback") as stopped:
             Engine.load(builtin_model_path, progress=progress, preflight=False, isolated=True)
     assert len(told) == 2
-    assert started[0].returncode is not None, "it does not load on"
+    assert started[-1].returncode is not None, "it does not load on"
     del stopped  # whose traceback kept all that was made
     with Engine.load(builtin_model_path, n_ctx=256, progress=told.append, isolated=True):
         assert told[-1] == 1.0

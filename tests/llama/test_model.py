@@ -187,11 +187,10 @@ def test_every_option_is_accepted(tiny: Path) -> None:
         tensor_split=(1.0,),
         use_mmap=False,
         use_extra_bufts=False,
-        check_tensors=True,
     )
     context = ContextOptions(
         n_ctx=300, n_batch=64, n_ubatch=32, n_sequences=2, n_threads=1, n_threads_batch=1, flash_attn="on",
-        type_k="q8_0", type_v="q8_0", kv_unified=False, offload_kqv=False, op_offload=False, swa_full=False,
+        type_k="q8_0", type_v="q8_0", kv_unified=False, offload_kqv=False, swa_full=False,
         rope_freq_base=10_000.0,
         rope_freq_scale=0.5,
     )  # fmt: skip

@@ -11,6 +11,8 @@ from files.vector_files import CLS, KINDS, LETTERS, RERANK_TEMPLATE, RERANKERS, 
 from gguf import PoolingType
 
 from engine import Engine
+from engine.llama.model import Model
+from engine.runtime.loop.config import ContextOptions
 from engine.support.errors import ContextOverflowError, MissingTemplateError, ModelLoadError, RequestError
 
 TEXTS = ["hello world", "a", "the quick brown fox jumps over the lazy dog", "what is a panda?", "0123456789"] * 8
@@ -192,9 +194,7 @@ def test_options_of_loading_decide_the_pooling_and_the_longest_text(
 def test_a_context_for_vectors_that_does_not_fit_is_refused_with_the_numbers(
     builtin_model_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from engine.llama.model import Model
     from engine.llama.plan.plan import Machine
-    from engine.runtime.loop.config import ContextOptions
 
     with Model.load(builtin_model_path) as model:
         monkeypatch.setattr(model, "_machine", lambda: Machine(1 << 20))
@@ -211,8 +211,10 @@ def test_the_encoder_of_an_encoder_decoder_is_refused_by_name(tmp_path: Path) ->
 
 @pytest.mark.parametrize("longest", [1, 30, 65, 100, 300, 700])
 def test_any_length_makes_a_context(builtin_model_path: Path, longest: int) -> None:
-    with Engine.load(builtin_model_path, embedding_tokens=longest, preflight=False) as llm:
-        assert llm.embed([[5], [6]]).shape == (2, 256)
+    with Model.load(builtin_model_path) as model:
+        made = model.vectors(ContextOptions(n_ctx=longest))
+        assert made.info.longest == longest
+        assert [len(vector) for vector in made.embed([[5]] * min(2, longest))] == [1024] * min(2, longest)
 
 
 @pytest.mark.parametrize(

@@ -35,10 +35,7 @@ STARTS = {
     "template": ("from engine.formats.template.env import Template", "print(Template('{{ 1 + 1 }}').render({}))"),
     "isolated": (
         "from engine import Engine",
-        (
-            "options = dict(preflight=False, use_extra_bufts=False, isolated=True)\n"
-            "with Engine.load(n_ctx=256, **options) as llm: print(llm.chat('Hello!', max_tokens=2).finish_reason)"
-        ),
+        ("with Engine.load(n_ctx=256, isolated=True) as llm: print(llm.chat('Hello!', max_tokens=2).finish_reason)"),
     ),
 }
 

@@ -136,7 +136,6 @@ def draft_context(options: ContextOptions, n_ctx: int | None, n_sequences: int |
         n_threads=options.n_threads,
         n_threads_batch=options.n_threads_batch,
         offload_kqv=options.offload_kqv,
-        op_offload=options.op_offload,
         checkpoint_mib=0,
         check_memory=options.check_memory,
     )

@@ -96,9 +96,9 @@ class ModelOptions:
     """How the weights are loaded.
 
     `n_gpu_layers`: layers to offload, -1 for all. None: as many as fit into the free memory of the devices (0 if
-    nothing was planned). `tensor_split`: shares per device. `use_extra_bufts`: repack weights for this CPU (faster;
-    switching it off avoids one known fault). `check_memory`: refuse weights larger than the available memory, instead
-    of leaving that to the kernel.
+    nothing was planned). `tensor_split`: shares per device. `check_memory`: refuse weights larger than the available
+    memory, instead of leaving that to the kernel. `use_extra_bufts`, which the preflight sets: repack weights for this
+    CPU (faster; switching it off avoids one known fault).
     """
 
     n_gpu_layers: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
@@ -107,9 +107,8 @@ class ModelOptions:
     tensor_split: Annotated[tuple[Share, ...], Field(max_length=MAX_DEVICES)] = ()
     use_mmap: bool = True
     use_mlock: bool = False
-    use_extra_bufts: bool = True
-    check_tensors: bool = False
     check_memory: bool = True
+    use_extra_bufts: bool = True
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -128,9 +127,7 @@ class ContextOptions:
       without copying; on the CPU attention passes over the cells of all conversations.
     - `kv_tokens`: the size of the pool. None: `n_ctx`, but at least 8,192 and 512 for each conversation, as far as they
       can use that.
-    - `n_batch`: maximum number of rows in one decode, computed `n_ubatch` at a time (None: 512; 256 on the CPU); at
-      most so many, if the model has sliding windows. At most `n_outputs` rows have logits: `outputs_per_sequence`, or
-      16 in all if that is more, bounds the memory that a large vocabulary takes.
+    - `n_batch`: maximum number of rows in one decode.
     - `n_threads`: None is one for each physical core, and one for a very small model; fewer while other programs hold
       the processors. `n_threads_batch`, for prefill and for decodes of several sequences: None is as
       many as `n_threads`, or one for each logical processor if that is None too.
@@ -148,9 +145,10 @@ class ContextOptions:
       sent again need not be evaluated from its beginning; 0 for none.
     - `check_memory`: refuse what would not fit into memory.
     - `pooling`: how `embed` makes one vector of those of a text's tokens; None: as the file says, else their mean.
-      `embedding_tokens`: the longest text that it takes; None: what `n_ctx` or the training length allow, but 2,048 at
-      most (8,192 if only the last token counts), since a text is computed at once.
     - `control_vectors`: paths of control vectors with their scales, whose sum is added to what the layers compute.
+    - `n_ubatch`, which the plan sets: the rows that are computed at once, 512, or 256 on the CPU; all of `n_batch` if
+      the model has sliding windows. `outputs_per_sequence`, which follows from the drafts, bounds the rows that have
+      logits, and so the memory that a large vocabulary takes.
     """
 
     n_ctx: Count | None = None
@@ -158,15 +156,12 @@ class ContextOptions:
     kv_unified: bool | None = None
     kv_tokens: Count | None = None
     n_batch: Count = 2048
-    n_ubatch: Count | None = None
-    outputs_per_sequence: Count = 16
     n_threads: Threads | None = None
     n_threads_batch: Threads | None = None
     flash_attn: FlashAttention = "auto"
     type_k: CacheType = "f16"
     type_v: CacheType = "f16"
     offload_kqv: bool = True
-    op_offload: bool = True
     swa_full: bool = True
     rope_freq_base: Share = 0.0
     rope_freq_scale: Share = 0.0
@@ -179,8 +174,9 @@ class ContextOptions:
     checkpoint_mib: Annotated[int, Field(ge=0, lt=2**31)] = 256
     check_memory: bool = True
     pooling: Pooling | None = None
-    embedding_tokens: Count | None = None
     control_vectors: tuple[tuple[str, float], ...] = ()
+    n_ubatch: Count | None = None
+    outputs_per_sequence: Count = 16
 
     def __post_init__(self) -> None:
         check_fields(self)
