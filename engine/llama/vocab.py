@@ -22,7 +22,7 @@ from itertools import groupby, islice, pairwise, repeat, takewhile
 
 from engine.llama.lib import brief, library
 from engine.llama.lifetime import Shared
-from engine.runtime.loop.backend import FimTokens
+from engine.runtime.loop.backend import FimTokens, is_marker
 from engine.support.errors import EngineError, RequestError
 from engine.types.prompt import Piece
 
@@ -52,16 +52,17 @@ class LlamaVocab:
         self._remembered = lru_cache(_REMEMBERED)(partial(_tokenized, model, vocab))
         self.size = int(lib.llama_vocab_n_tokens(vocab))
         attributes: list[int] = list(map(brief("llama_vocab_get_attr"), repeat(vocab), range(self.size)))
-        self._special = bytes([1 if value & _SPECIAL else 0 for value in attributes])
         self._bytes: list[bytes | None] = [None] * self.size
         marked = [token for token, value in enumerate(attributes) if value & (_SPECIAL | _UNKNOWN)]
         # A broken vocabulary may have empty special tokens: their text could be found everywhere.
         texts = {token: text for token in marked if (text := self.token_bytes(token).decode("utf-8", "replace"))}
-        self._control = frozenset(text for token, text in texts.items() if self._special[token])
+        special = {token for token, text in texts.items() if attributes[token] & _SPECIAL and is_marker(text)}
+        self._special = bytes([token in special for token in range(self.size)])
+        self._control = frozenset(map(texts.__getitem__, special))
         # In all vocabularies of chat models end tokens are special; eos may be any token, so it is queried separately.
         ends = {token for token in (*marked, lib.llama_vocab_eos(vocab), lib.llama_vocab_eot(vocab)) if token >= 0}
         self._ends = frozenset(token for token in ends if lib.llama_vocab_is_eog(vocab, token))
-        self._forgeable = Spellings(text for text in texts.values() if len(text) > 1 and text.strip(" \t\r\n▁"))
+        self._forgeable = Spellings(filter(is_marker, texts.values()))
         self._bos = int(lib.llama_vocab_bos(vocab)) if lib.llama_vocab_get_add_bos(vocab) else -1
         kind = int(lib.llama_vocab_type(vocab))
         eos, sep = (int(token) for token in (lib.llama_vocab_eos(vocab), lib.llama_vocab_sep(vocab)))

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from engine.runtime.loop.backend import FimTokens
+from engine.runtime.loop.backend import FimTokens, is_marker
 from engine.types.prompt import Piece
 
 
@@ -24,7 +24,8 @@ class ByteVocab:
         self._ids = {text: 256 + index for index, text in enumerate(texts)}
         self._bytes = [bytes([value]) for value in range(256)] + [text.encode() for text in texts]
         self._ends = frozenset(self._ids[text] for text in end)
-        self._control = frozenset(texts)
+        self._control = frozenset(filter(is_marker, texts))
+        self._special = frozenset(map(self._ids.__getitem__, self._control))
         self._bos = bos
         self.end = self._ids[end[0]]
         longest_first = sorted(texts, key=len, reverse=True)
@@ -66,7 +67,7 @@ class ByteVocab:
         return [self.token_bytes(token) for token in range(self.size)]
 
     def is_special(self, token: int) -> bool:
-        return token >= 256
+        return token in self._special
 
     def is_end(self, token: int) -> bool:
         return token in self._ends

@@ -17,8 +17,8 @@ _IN_NO_VOCABULARY = "\U0003fffd"  # a plane without any character
 
 
 class ControlTokens:
-    """The control and user-defined tokens of a vocabulary that open or close something. White space, single characters
-    and the token for characters that the vocabulary lacks do not count. Its methods may be called from any thread."""
+    """The control tokens of a vocabulary, but for the one for characters that it lacks. Its methods may be called from
+    any thread."""
 
     def __init__(self, vocab: Vocab) -> None:
         self._vocab = vocab
@@ -33,8 +33,7 @@ class ControlTokens:
         for token in set(tokens) - self._texts.keys():
             data = self._bytes[token] = self._vocab.token_bytes(token)
             self._lengths[token] = len(data)
-            means = len(data.decode(errors="replace")) > 1 and data.strip(_SPACE)
-            opens = means and token not in self._unknown and self._vocab.is_special(token)
+            opens = token not in self._unknown and self._vocab.is_special(token)
             self._texts[token] = data if opens else b""
         texts = self._texts
         return [index for index, token in enumerate(tokens) if texts[token]]

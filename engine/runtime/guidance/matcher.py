@@ -248,16 +248,13 @@ class Table:
 
 
 class Marks:
-    """The control and user-defined tokens of a vocabulary, by their texts; white space and single characters do not
-    count."""
+    """The control tokens of a vocabulary, by their texts."""
 
     def __init__(self, tokens: Tokens) -> None:
+        self.numbers = frozenset(filter(tokens.is_special, range(tokens.size)))
         self.tokens: dict[str, int] = {}
-        for token in filter(tokens.is_special, range(tokens.size)):
-            text = tokens.token_bytes(token).decode(errors="replace")
-            if len(text) > 1 and text.strip() == text:
-                self.tokens.setdefault(text, token)
-        self.numbers = frozenset(self.tokens.values())
+        for token in sorted(self.numbers):
+            self.tokens.setdefault(tokens.token_bytes(token).decode(errors="replace"), token)
         longest_first = sorted(self.tokens, key=len, reverse=True)
         self._pattern = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if longest_first else None
 

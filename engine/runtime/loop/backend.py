@@ -83,15 +83,24 @@ class FimTokens(NamedTuple):
     file: int = -1
 
 
+_SPACE = " \t\r\n\v\f▁"
+
+
+def is_marker(text: str) -> bool:
+    """Whether a control or user-defined token of this text opens or closes something: white space and single characters
+    are text, whatever their vocabulary calls them (Gemma 3 has user-defined tokens for line breaks and indents)."""
+    return len(text) > 1 and bool(text.strip(_SPACE))
+
+
 class Vocab(Protocol):
-    """Tokens and their bytes."""
+    """Tokens and their bytes. A *control token* is a control or user-defined one whose text `is_marker`."""
 
     @property
     def size(self) -> int: ...
 
     @property
     def control_tokens(self) -> frozenset[str]:
-        """The texts of all control and user-defined tokens."""
+        """The texts of all control tokens."""
         ...
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
@@ -113,7 +122,7 @@ class Vocab(Protocol):
         ...
 
     def is_special(self, token: int) -> bool:
-        """Whether the token is a control or user-defined token."""
+        """Whether the token is a control token."""
         ...
 
     def is_end(self, token: int) -> bool:
