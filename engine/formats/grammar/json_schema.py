@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias, cast
 
-from engine.formats.parsing.grammar import FORMATS as PATTERNS
 from engine.support.errors import RequestError, shown
 from engine.tools.check import plain_schema
-from engine.tools.formats import FORMATS
+from engine.tools.formats import FORMATS, PATTERNS
 from engine.tools.subschemas import Schema, mapped, subschemas
 
 Refusal: TypeAlias = Callable[[Sequence[Schema]], list[str | None]]
@@ -22,15 +21,8 @@ _MOST_SUSPECTS = 100
 _CHECKED = frozenset(
     ["not", "if", "then", "else", "uniqueItems", "contains", "minContains", "maxContains", "propertyNames"]
 ).union(["dependentRequired", "dependentSchemas", "dependencies", "unevaluatedItems", "unevaluatedProperties"])
-_FORMATS = frozenset(["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"])
-_COUNT = "[0-9]{1,6}"
-_TIMES = f"T(?:{_COUNT}H(?:{_COUNT}M(?:{_COUNT}S)?)?|{_COUNT}M(?:{_COUNT}S)?|{_COUNT}S)"
-_DAYS = f"(?:{_COUNT}D|{_COUNT}M(?:{_COUNT}D)?|{_COUNT}Y(?:{_COUNT}M(?:{_COUNT}D)?)?)"
-_ENDING = {
-    "time": PATTERNS["time"],
-    "date-time": PATTERNS["date-time"],
-    "duration": f"P(?:{_DAYS}(?:{_TIMES})?|{_TIMES}|{_COUNT}W)",  # RFC 3339, appendix A
-}
+_HELD = frozenset(["email", "hostname", "uri", *PATTERNS])
+"""Formats that a grammar holds: by a pattern of ours, or as llguidance knows them."""
 _APPLICATORS = frozenset(["anyOf", "oneOf", "allOf", "$ref", "if", "then", "else", "dependentSchemas"])
 _OF_OBJECTS = frozenset(["properties", "required", "patternProperties", "additionalProperties"])
 
@@ -75,9 +67,9 @@ def prepared(schema: object, refusal: Refusal, what: str, *, close: bool) -> Pre
 
 
 def _ending(schema: Schema, place: str = "$") -> Schema:
-    """Returns a copy in which formats whose numbers llguidance lets run on are patterns with an end."""
+    """Returns a copy in which formats are patterns, whose numbers end."""
     copy = mapped(schema, lambda path, child: _ending(child, path), place)
-    pattern = _ENDING.get(str(copy.get("format")))
+    pattern = PATTERNS.get(str(copy.get("format")))
     if pattern is not None and "pattern" not in copy:
         del copy["format"]
         copy["pattern"] = f"^(?:{pattern})$"
@@ -146,7 +138,7 @@ def _relaxed(schema: Schema, place: str, patterns: frozenset[object], checked: l
     added to `checked`."""
     copy = mapped(schema, lambda path, child: _relaxed(child, path, patterns, checked), place)
     unheld = [key for key in copy if key in _CHECKED]
-    if "format" in copy and str(copy["format"]) not in _FORMATS:
+    if "format" in copy and str(copy["format"]) not in _HELD:
         unheld.append("format")
     if isinstance(copy.get("pattern"), str) and copy["pattern"] in patterns:
         unheld.append("pattern")

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeAlias, cast
 from engine.formats.families import JsonSyntax, ToolSyntax
 from engine.formats.parsing.argument_text import TEXT, Schemas, type_name
 from engine.formats.parsing.object_schemas import kinds, resolved
+from engine.tools.formats import PATTERNS
 
 Schema: TypeAlias = Mapping[str, Any]
 
@@ -394,29 +395,14 @@ def bounds(schema: Schema) -> tuple[int, int | None]:
     return int(schema.get("minLength", 0)), (None if schema.get("maxLength") is None else int(schema["maxLength"]))
 
 
-_DAY = "(0[1-9]|1[0-9]|2[0-8])"
-_DATE = rf"[1-9][0-9]{{3}}-((0[1-9]|1[0-2])-{_DAY}|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31)"
-_CLOCK = "([01][0-9]|2[0-3]):[0-5][0-9]"
-_TIME = rf"{_CLOCK}:[0-5][0-9](\.[0-9]{{1,6}})?(Z|[+-]{_CLOCK})"
-_BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-FORMATS = {
-    "date": _DATE,
-    "time": _TIME,
-    "date-time": f"{_DATE}T{_TIME}",
-    "uuid": "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
-    "ipv4": rf"{_BYTE}(\.{_BYTE}){{3}}",
-}
-"""Formats of texts outside JSON, where llguidance knows none (RFC 3339, 9562, 791): a part of what each allows."""
-
-
 def whole_pattern(schema: Schema, rules: Rules) -> str | None:
     """Returns a string schema's pattern or format as a pattern that matches the whole text, since JSON Schema only
     searches. What cannot be enforced is added to `rules.unheld`."""
     pattern, format_ = schema.get("pattern"), schema.get("format")
-    if format_ is not None and (isinstance(pattern, str) or format_ not in FORMATS):
+    if format_ is not None and (isinstance(pattern, str) or format_ not in PATTERNS):
         rules.unheld.append("format")
     if not isinstance(pattern, str):
-        return FORMATS.get(str(format_))
+        return PATTERNS.get(str(format_))
     begins = pattern.startswith("^")
     ends = pattern.endswith("$") and not pattern.endswith("\\$")
     inner = pattern[begins : len(pattern) - ends]

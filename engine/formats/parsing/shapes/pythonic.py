@@ -11,7 +11,6 @@ from engine.formats.families import PythonicSyntax
 from engine.formats.parsing.argument_text import Schemas, quoted
 from engine.formats.parsing.emitter import CallEmitter
 from engine.formats.parsing.grammar import (
-    FORMATS,
     JsonText,
     Marker,
     Member,
@@ -33,6 +32,7 @@ from engine.formats.parsing.json_reader import Outcome
 from engine.formats.parsing.reader import CONTROL, WINDOW, Gen, Reader
 from engine.formats.parsing.shapes.section import Section
 from engine.tools import DEEPEST
+from engine.tools.formats import PATTERNS
 from engine.types.tools import Tool
 
 _WORD = re.compile(r"[\w.+\-]+")
@@ -452,9 +452,9 @@ class PythonNotation(NestedNotation):
         self._controls = r"\x00-\x08\x0b-\x1f\x7f" if raw else r"\x00-\x1f\x7f"
 
     def text(self, schema: Schema) -> Node:
-        if "pattern" in schema or schema.get("format") in FORMATS:
+        if "pattern" in schema or schema.get("format") in PATTERNS:
             held = {name: schema[name] for name in ("pattern", "minLength", "maxLength") if name in schema}
-            return JsonText({"type": "string", "pattern": f"^({FORMATS.get(schema.get('format', ''))})$", **held})
+            return JsonText({"type": "string", "pattern": f"^({PATTERNS.get(schema.get('format', ''))})$", **held})
         least, most = bounds(schema)
         times = f"{{{least},{'' if most is None else most}}}"
         escapes = r"[\\'\"nrtbf]"
