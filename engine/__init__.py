@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         TemplateError,
         WaitTimeoutError,
     )
+    from engine.support.offloop import off_loop
     from engine.tools import ToolContext, ToolLike, as_tool, as_tools
     from engine.turns.conversation import Conversation
     from engine.turns.embedding import Ranked
@@ -159,6 +160,7 @@ __all__ = [
     "as_tool",
     "as_tools",
     "fold",
+    "off_loop",
 ]
 
 _MODULES = {
@@ -171,6 +173,7 @@ _MODULES = {
     "engine.support.errors": "BatchInputError CallbackError ContextOverflowError DecodeError DiskFullError EngineError "
     "EngineWarning FamilyError ForgedPromptError MissingTemplateError ModelLoadError QueueFullError RequestError "
     "TemplateError WaitTimeoutError",
+    "engine.support.offloop": "off_loop",
     "engine.types.events": "ContentDelta Event Finished ReasoningDelta ToolCallDelta ToolCallEnd ToolCallStart "
     "ToolResult fold",
     "engine.turns.conversation": "Conversation",

@@ -15,7 +15,7 @@ from engine.agent.transcript import CallRecord, RunEnd, Transcript
 from engine.support.display import Block, Span, counted, page_html, page_markdown, short, timeline_html
 from engine.support.errors import ContextOverflowError, EngineError, RequestError
 from engine.support.guided import Guided
-from engine.support.offloop import off_loop
+from engine.support.offloop import off_loop, off_loop_or_undo
 from engine.support.printed import Printed
 from engine.support.tracing import Span as TracedSpan
 from engine.support.tracing import begin as begin_span
@@ -554,12 +554,12 @@ def _results(loop: _Loop, jobs: Sequence[Job]) -> Generator[Event, None, None]:
 async def _drive_async(loop: _Loop, generate: Generate) -> AsyncGenerator[Event, None]:
     loop.trace()
     if not loop.toolbox.is_fixed:
-        await off_loop(loop.open, lambda _: loop.toolbox.close())
+        await off_loop_or_undo(loop.open, lambda _: loop.toolbox.close())
     try:
         async with aclosing(_results_async(loop, loop.resumed)) as results:
             async for event in results:
                 yield event
-        while (turn := await off_loop(lambda: loop.begin(generate), _stop)) is not None:
+        while (turn := await off_loop_or_undo(lambda: loop.begin(generate), _stop)) is not None:
             try:
                 async for event in turn:
                     yield loop.marked(event)
@@ -581,7 +581,7 @@ async def _drive_async(loop: _Loop, generate: Generate) -> AsyncGenerator[Event,
     finally:
         loop.leave()
         if not loop.toolbox.is_fixed:
-            await off_loop(loop.toolbox.close, lambda _: None)
+            await off_loop(loop.toolbox.close)
 
 
 async def _results_async(loop: _Loop, jobs: Sequence[Job]) -> AsyncGenerator[Event, None]:

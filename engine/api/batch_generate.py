@@ -1,7 +1,7 @@
 """Many conversations at once: a list of answers, or answers as they finish."""
 
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import aclosing, closing
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from operator import itemgetter
 from queue import SimpleQueue
@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, cast
 from engine.runtime.stream.stream import Stream
 from engine.support.display import short, table_html
 from engine.support.errors import EngineError, QueueFullError, RequestError
-from engine.support.offloop import off_loop
+from engine.support.offloop import belongs_to_call
 from engine.types.completion import Completion
 from engine.types.messages import Message, MessagesLike
 
@@ -50,7 +50,7 @@ def _cells(number: int, answer: Completion | EngineError) -> tuple[str, ...]:
 
 
 class _Rows:
-    """Rows under way, at most `room` of them, each a stream. All four ways of generating read them with `next`."""
+    """Rows under way, at most `room` of them, each a stream. Both ways of generating read them with `next`."""
 
     def __init__(self, start: Start, rows: Iterable[Row], room: int, on_error: OnError = "return") -> None:
         self._start = start
@@ -64,6 +64,7 @@ class _Rows:
 
     def next(self) -> tuple[int, Completion | EngineError] | None:
         """Returns the number and the outcome of the next row that finishes; None after the last. Waits."""
+        belongs_to_call(self)
         while not self._left:
             if (failure := self._fill()) is not None:
                 return failure
@@ -76,7 +77,7 @@ class _Rows:
                     return number, _judged(error, number, self._on_error)
         return None
 
-    def leave(self) -> None:
+    def cancel(self) -> None:
         """Cancel the rows under way, also one that begins just now; may be called from another thread."""
         self._left = True
         for stream in list(self._streams.values()):
@@ -117,19 +118,7 @@ def generate_iter(
         while (answer := under_way.next()) is not None:
             yield answer
     finally:
-        under_way.leave()
-
-
-async def agenerate_iter(
-    start: Start, rows: Iterable[Row], room: int, on_error: OnError = "return"
-) -> AsyncGenerator[tuple[int, Completion | EngineError]]:
-    """`generate_iter` for an event loop: the rows start and are waited for in a worker thread."""
-    under_way = _Rows(start, rows, room, on_error)
-    try:
-        while (answer := await off_loop(under_way.next, lambda _: None)) is not None:
-            yield answer
-    finally:
-        under_way.leave()
+        under_way.cancel()
 
 
 def generate(start: Start, rows: Sequence[Row], room: int, on_error: OnError) -> list[Completion | EngineError]:
@@ -137,13 +126,6 @@ def generate(start: Start, rows: Sequence[Row], room: int, on_error: OnError) ->
     check_rows(rows, on_error)
     with closing(generate_iter(start, rows, room, on_error)) as answers:
         return Answers(answer for _, answer in sorted(answers, key=_NUMBER))
-
-
-async def agenerate(start: Start, rows: Sequence[Row], room: int, on_error: OnError) -> list[Completion | EngineError]:
-    """Like `generate`, for an event loop; cancelling the task stops the rows."""
-    check_rows(rows, on_error)
-    async with aclosing(agenerate_iter(start, rows, room, on_error)) as answers:
-        return Answers(answer for _, answer in sorted([pair async for pair in answers], key=_NUMBER))
 
 
 def several(prompt: Prompts, n: int | None) -> list[Any] | None:

@@ -1,6 +1,6 @@
 """`Engine`: the class that users work with. Every method only calls the packages below."""
 
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
@@ -16,13 +16,12 @@ from engine.runtime.adapters.adapters import AdapterInfo
 from engine.runtime.loop.backend import Backend
 from engine.runtime.loop.config import LoopOptions
 from engine.runtime.loop.metrics import Metrics
-from engine.runtime.stream.pending import PendingVectors
 from engine.runtime.stream.raw import detokenize, tokenize
 from engine.runtime.stream.service import PinnedPrefix, Service, Stream
 from engine.support.display import page_markdown, table_html, visible
 from engine.support.errors import EngineError, MissingTemplateError, NotCopied, RequestError
 from engine.support.guided import Guided, GuidedClass
-from engine.support.offloop import off_loop
+from engine.support.offloop import off_loop, off_loop_or_undo
 from engine.support.reload import tell_open
 from engine.tools import RunTool, Toolbox, ToolLike
 from engine.turns.conversation import Conversation
@@ -210,7 +209,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
     async def aload(cls, model: str | Path | None = None, **options: Any) -> Self:
         """`load` for an event loop, with the same options. Cancelling the task closes what was loaded; a download stops
         when the next bytes arrive, and the next call resumes it."""
-        return await off_loop(lambda: cls.load(model, **options), cls.close)
+        return await off_loop_or_undo(lambda: cls.load(model, **options), cls.close)
 
     @classmethod
     def from_llama(
@@ -457,16 +456,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         def start() -> Stream[Answer]:
             return self.stream(messages, tools, response_format=response_format, **options)
 
-        return Starting(off_loop(start, Stream.cancel))
-
-    async def acomplete(self, prompt: Any, *, n: int | None = None, **options: Unpack[RawOptions]) -> Any:
-        """`complete` for an event loop; cancelling the task stops it."""
-        _ = checked({"n": 1 if n is None else n, "offline": False}, ChoicesArguments)
-        several = batch_generate.several(prompt, n)
-        if several is None:
-            return await (await off_loop(lambda: self._turns.start_raw(prompt, options), Stream.cancel))
-        start = self._turns.raw_starter(options)
-        return await batch_generate.agenerate(start, several, self._service.room, "raise")
+        return Starting(off_loop_or_undo(start, Stream.cancel))
 
     async def arun(
         self,
@@ -479,12 +469,6 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
     ) -> "Run[Answer]":
         """`run` for an event loop: async tools of one turn run at once; cancelling the task stops the run."""
         return await self.stream_run(messages, tools, max_steps, response_format=response_format, **options)
-
-    async def apin(
-        self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
-    ) -> PinnedPrefix:
-        """`pin` for an event loop."""
-        return await off_loop(lambda: self.pin(messages, tools, **options), PinnedPrefix.release)
 
     def load_adapter(self, name: str, path: str | Path, *, scale: float = 1.0) -> AdapterInfo:
         """Load a LoRA adapter, for turns to name (`adapters=["name"]`, with this scale). Raises RequestError for a used
@@ -582,21 +566,8 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         **options: Unpack[TurnOptions],
     ) -> Any:
         """`generate` for an event loop; cancelling the task stops all rows."""
-        return await batch_generate.agenerate(
-            self._turns.batch_starter(tools, options), rows, self._service.room, on_error
-        )
-
-    def agenerate_iter(
-        self,
-        rows: Iterable[batch_generate.Row],
-        tools: Sequence[ToolLike] | None = None,
-        *,
-        response_format: ResponseFormatLike[Answer] = None,
-        **options: Unpack[FreeTurnOptions],
-    ) -> AsyncGenerator[tuple[int, Completion[Answer] | EngineError]]:
-        """`generate_iter` for an event loop: `async for number, answer in llm.agenerate_iter(rows)`."""
-        start = self._turns.batch_starter(tools, {**options, "response_format": response_format})
-        return batch_generate.agenerate_iter(start, rows, self._service.room)
+        generate: Callable[..., Any] = self.generate
+        return await off_loop(generate, rows, tools, on_error=on_error, **options)
 
     def run(
         self,
@@ -675,22 +646,10 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         is not valid, ContextOverflowError if the context does not fit into memory, EngineError if closed."""
         return matrix(self.embedder.start(texts, options).result(), options, one=isinstance(texts, str))
 
-    async def aembed(
-        self, texts: str | Iterable[str | Sequence[int]], **options: Unpack[EmbedOptions]
-    ) -> "NDArray[Any]":
-        """`embed` for an event loop; cancelling the task cancels the request."""
-        pending = await off_loop(lambda: self.embedder.start(texts, options), PendingVectors.cancel)
-        return matrix(await pending, options, one=isinstance(texts, str))
-
     def rerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
         """Returns the places and scores of the documents, the best answer to the query first; see `RerankOptions`.
         Needs a reranking model. Raises what `embed` raises."""
         return ranking(self.embedder.start_rank(query, documents, options).result(), options)
-
-    async def arerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
-        """`rerank` for an event loop; cancelling the task cancels the request."""
-        pending = await off_loop(lambda: self.embedder.start_rank(query, documents, options), PendingVectors.cancel)
-        return ranking(await pending, options)
 
     def score(
         self, prompt: TextOrTokens | Prompt, continuations: Sequence[TextOrTokens], **options: Unpack[ScoreOptions]
@@ -704,12 +663,6 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         given = checked(options, ScoreOptions)
         pairs = self.scorer.pairs(prompt, continuations, special=given.get("special", False))
         return self.scorer.scores(pairs, given.get("adapters"), self.scorer.media(prompt), given.get("cache_salt"))
-
-    async def ascore(
-        self, prompt: TextOrTokens | Prompt, continuations: Sequence[TextOrTokens], **options: Unpack[ScoreOptions]
-    ) -> list[Score]:
-        """`score` for an event loop."""
-        return await off_loop(lambda: self.score(prompt, continuations, **options), bool)
 
     @overload
     def classify(
@@ -746,30 +699,6 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         scores = self.scorer.scores(pairs, options.get("adapters"), media, options.get("cache_salt"))
         several = classifications(labels, scores)
         return several[0] if texts is None else several
-
-    @overload
-    async def aclassify(
-        self,
-        messages: MessagesLike,
-        labels: Sequence[str],
-        tools: Sequence[ToolLike] | None = None,
-        **options: Unpack[TurnOptions],
-    ) -> Classification: ...
-    @overload
-    async def aclassify(
-        self,
-        messages: list[str] | tuple[str, ...],
-        labels: Sequence[str],
-        tools: Sequence[ToolLike] | None = None,
-        **options: Unpack[TurnOptions],
-    ) -> list[Classification]: ...
-    async def aclassify(
-        self, messages: Any, labels: Sequence[str], tools: Sequence[ToolLike] | None = None, **options: Any
-    ) -> Any:
-        """`classify` for an event loop."""
-
-        classify: Callable[..., Any] = self.classify
-        return await off_loop(lambda: classify(messages, labels, tools, **options), bool)
 
     def render(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
@@ -861,7 +790,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
 
     async def aclose(self) -> None:
         """`close` for an event loop."""
-        await off_loop(self.close, lambda _: None)
+        await off_loop(self.close)
 
     async def __aenter__(self) -> Self:
         return self

@@ -38,7 +38,7 @@ from engine.support.errors import (
     did_you_mean,
     shown,
 )
-from engine.support.offloop import is_unwanted, off_loop
+from engine.support.offloop import is_unwanted, off_loop, off_loop_or_undo
 from engine.support.printed import Printed
 from engine.turns.embedding import Embedder
 from engine.turns.options import NGRAM, LoadArguments, check_arguments, settings
@@ -368,7 +368,7 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> AsyncGenerator[Engine]:
         """`use` for an event loop, `async with`: the model is waited for and loaded in another thread."""
-        load = await off_loop(
+        load = await off_loop_or_undo(
             lambda: self._acquire(name, timeout=timeout, hold=True), partial(self._release, hold=True)
         )
         try:
@@ -392,7 +392,7 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
 
     async def aload(self, name: str) -> EngineHandle:
         """`load` for an event loop."""
-        return await off_loop(lambda: self.load(name), lambda _: None)
+        return await off_loop(self.load, name)
 
     def unload(self, name: str) -> bool:
         """Unload a model, unless it is in use; returns whether it is out of memory."""
@@ -425,7 +425,7 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
 
     async def aclose(self) -> None:
         """`close` for an event loop."""
-        await off_loop(self.close, lambda _: None)
+        await off_loop(self.close)
 
     def __enter__(self) -> Self:
         return self

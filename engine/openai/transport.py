@@ -26,7 +26,7 @@ from engine.openai.streaming import EngineLike, StreamReader, Turn, TurnStream, 
 from engine.runtime.stream.pending import PendingVectors
 from engine.support.deadlines import finished_by
 from engine.support.errors import EngineError
-from engine.support.offloop import keep_awake, off_loop
+from engine.support.offloop import keep_awake, off_loop, off_loop_or_undo
 
 _LIBRARIES = ("httpx2", "httpx")
 
@@ -96,19 +96,18 @@ class InProcessTransport(_Base):
             content = await request.aread()
             with timer.limit():
                 turn = await off_loop(  # a model that is not there may have to be loaded
-                    lambda: self._api.handle(request.method, request.url.path, request.url.params, content),
-                    lambda _: None,
+                    self._api.handle, request.method, request.url.path, request.url.params, content
                 )
             if isinstance(turn, Embedding):
                 with timer.limit(), turn.problems():
                     async with asyncio.timeout(timer.seconds):
-                        body = turn.whole(await (await off_loop(turn.begin, PendingVectors.cancel)))
+                        body = turn.whole(await (await off_loop_or_undo(turn.begin, PendingVectors.cancel)))
                 return _json(request, 200, body, turn.headers())
             if not isinstance(turn, Turn):
                 return _json(request, 200, turn, {})
             with timer.limit():
                 async with asyncio.timeout(timer.seconds):
-                    streams = await off_loop(turn.begin, cancel)
+                    streams = await off_loop_or_undo(turn.begin, cancel)
                     if not turn.request.stream:
                         with _ending(turn, streams):
                             body = turn.whole([await stream for stream in streams])

@@ -17,7 +17,7 @@ from engine.api.engine import Engine
 from engine.hub import cache
 from engine.runtime.stream.stream import Stream
 from engine.support.errors import RequestError
-from engine.support.offloop import off_loop
+from engine.support.offloop import off_loop_or_undo
 from engine.types.answer_formats import JsonSchema
 from engine.types.completion import Usage
 from engine.types.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
@@ -100,7 +100,7 @@ class AsyncLocal(_Registered, llm.AsyncModel):
     ) -> AsyncGenerator[StreamEvent, None]:
         del stream, conversation
         calls: dict[int, ToolCallStart] = {}
-        async with await off_loop(lambda: self._start(prompt), lambda unread: unread.cancel()) as events:
+        async with await off_loop_or_undo(lambda: self._start(prompt), lambda unread: unread.cancel()) as events:
             async for event in events:
                 for each in _as_llm(event, calls, response):
                     yield each

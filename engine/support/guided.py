@@ -26,6 +26,9 @@ _ENGINE = {
     'write llm.stream("...")': "stream_chat chat_stream generate_stream stream_generate stream_events astream_events",
     "write llm.embed([...])": "create_embedding embedding embeddings encode embed_documents embed_query "
     "get_embeddings get_text_embedding vectors",
+    "write await off_loop(llm.embed, [...]), with engine.off_loop and this method": "aembed arerank ascore aclassify "
+    "apin acomplete aembeddings acompletion",
+    "write await llm.agenerate([...]), or await off_loop(next, rows) of generate_iter": "agenerate_iter",
     "write llm.chat(..., response_format=City)": "with_structured_output structured_predict generate_json parse "
     "as_structured_llm structured",
     "write llm.run(..., tools=[...])": "bind_tools with_tools run_tools agent run_agent act run_sync",

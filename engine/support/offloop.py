@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import ContextVar, copy_context
-from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, TypeVar
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from weakref import WeakSet
 
 from engine.support import threads
 
@@ -12,28 +13,69 @@ if TYPE_CHECKING:  # only an event loop needs it
     import asyncio
 
 T = TypeVar("T")
+P = ParamSpec("P")
 _WAKE_SECONDS = 0.25
-_cancelled: ContextVar[Event | None] = ContextVar("cancelled", default=None)
 
 
-async def off_loop(work: Callable[[], T], undo: Callable[[T], object]) -> T:
+class _Request(Protocol):
+    def cancel(self) -> None: ...
+
+
+class _Call:
+    """A call in a thread, for which a task waits, and the requests that it has started."""
+
+    def __init__(self) -> None:
+        self.unwanted = False
+        self._lock = Lock()
+        self._requests: WeakSet[_Request] = WeakSet()
+
+    def add(self, request: _Request) -> None:
+        with self._lock:
+            self._requests.add(request)
+            late = self.unwanted
+        if late:
+            request.cancel()
+
+    def cancel(self) -> None:
+        with self._lock:
+            self.unwanted = True
+            requests = list(self._requests)
+        for request in requests:
+            request.cancel()
+
+
+_call: ContextVar[_Call | None] = ContextVar("call", default=None)
+
+
+async def off_loop(function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+    """Call a blocking method of an engine in a thread while the event loop goes on, and return its result.
+
+        >>> vectors = await off_loop(llm.embed, ["red", "green"])
+
+    Like `asyncio.to_thread`, but cancelling the task also cancels the requests that the call has started; and the
+    thread is the call's own, so that no number of waiting calls stops another one. Raises what the function raises.
+    """
+    return await off_loop_or_undo(lambda: function(*arguments, **options), lambda _: None)
+
+
+async def off_loop_or_undo(work: Callable[[], T], undo: Callable[[T], object]) -> T:
     """Run `work` in a thread of its own with this context's variables, and return its result. If the caller is
-    cancelled meanwhile, `undo` is called with the result once there is one, and `is_unwanted` returns True in the
-    thread, so that it may give up early. Raises what `work` raises.
+    cancelled meanwhile, `undo` is called with the result once there is one, the requests that the work has started are
+    cancelled, and `is_unwanted` returns True in the thread, so that it may give up early. Raises what `work` raises.
 
     The event loop's own few threads do not serve: calls that wait there for memory would block the call that holds it.
     """
     import asyncio
 
-    context, cancelled = copy_context(), Event()
-    context.run(_cancelled.set, cancelled)
+    context, call = copy_context(), _Call()
+    context.run(_call.set, call)
     result = in_thread(lambda: context.run(work))
     done = asyncio.wrap_future(result)
     keep_awake(done)
     try:
         return await done
     except asyncio.CancelledError:
-        cancelled.set()
+        call.cancel()
         result.add_done_callback(lambda late: None if late.exception() else undo(late.result()))
         raise
 
@@ -75,5 +117,11 @@ def keep_awake(future: "asyncio.Future[Any]") -> None:
 
 def is_unwanted() -> bool:
     """Whether the task that waits for this thread's work has been cancelled."""
-    event = _cancelled.get()
-    return event is not None and event.is_set()
+    call = _call.get()
+    return call is not None and call.unwanted
+
+
+def belongs_to_call(request: _Request) -> None:
+    """Note that a request was started by the call that this thread makes for a task: it is cancelled with the task."""
+    if (call := _call.get()) is not None:
+        call.add(request)

@@ -7,7 +7,7 @@ from engine.runtime.stream.stream import Stream
 from engine.support.display import counted, page_html, short
 from engine.support.errors import NotCopied
 from engine.support.guided import Guided
-from engine.support.offloop import off_loop
+from engine.support.offloop import off_loop_or_undo
 from engine.tools import ToolLike
 from engine.turns.options import FreeTurnOptions, TurnOptions
 from engine.types.answer_formats import Answer, ResponseFormatLike
@@ -97,7 +97,7 @@ class Conversation(Guided, NotCopied):
         def start() -> Stream[Answer]:
             return self.stream(messages, tools, response_format=response_format, **options)
 
-        return Starting(off_loop(start, Stream.cancel))
+        return Starting(off_loop_or_undo(start, Stream.cancel))
 
     async def achat(
         self,

@@ -1,21 +1,22 @@
 """The coroutine twins: each blocking method has one, an event loop goes on meanwhile, cancelling stops the work."""
 
 import asyncio
+import contextlib
 import copy
 import inspect
 import pickle
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from fakes.scripts import plain as scripted
 
-from engine import ChatTemplate, Engine, fold
-from engine.support.offloop import off_loop
+from engine import ChatTemplate, Engine, Stream, fold, off_loop
+from engine.support.offloop import off_loop_or_undo
 
-BLOCKING = {"chat", "complete", "run", "pin", "close", "load", "stream"}
+BLOCKING = {"chat", "run", "close", "load", "stream"}
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -50,7 +51,7 @@ async def test_the_twins_give_what_the_methods_give() -> None:
         assert fold([event async for event in await llm.astream("Hello")]).content == "Hello."
         assert fold([event async for event in llm.astream("Hello")]).content == "Hello."
         assert fold([event async for event in llm.conversation().astream("Hello")]).content == "Hello."
-        assert (await llm.acomplete("Once upon a")).content == " time"
+        assert (await off_loop(llm.complete, "Once upon a")).content == " time"
         assert (await llm.arun("1 + 2?", [add])).completion.content == "Three."
     with pytest.raises(Exception, match="closed"):
         llm.chat("Hello")
@@ -58,7 +59,7 @@ async def test_the_twins_give_what_the_methods_give() -> None:
 
 async def test_an_engine_is_loaded_beside_the_loop_and_pins() -> None:
     async with await Engine.aload(n_sequences=2) as llm:
-        with await llm.apin([{"role": "system", "content": "Be brief."}]) as prefix:
+        with await off_loop(llm.pin, [{"role": "system", "content": "Be brief."}]) as prefix:
             assert prefix.tokens > 0
 
 
@@ -88,6 +89,76 @@ async def test_a_cancelled_task_stops_its_turn() -> None:
         await until(lambda: llm.metrics.running == 0)
 
 
+BLOCKED: dict[str, Callable[[Engine], object]] = {
+    "complete": lambda llm: llm.complete("Hello"),
+    "generate": lambda llm: llm.generate(["Hello"] * 9, on_error="return"),
+    "generate_iter": lambda llm: next(llm.generate_iter(["Hello"] * 9)),
+    "stream": lambda llm: list(llm.stream("Hello")),
+    "run": lambda llm: llm.run("Hello"),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKED)
+async def test_a_cancelled_task_ends_what_its_call_has_started(name: str) -> None:
+    ended = threading.Event()
+
+    def call(llm: Engine) -> None:
+        with contextlib.suppress(Exception):
+            BLOCKED[name](llm)
+        ended.set()
+
+    async with scripted(*["".join(map(str, range(22_000)))] * 2, n_ctx=200_000, delay=0.001) as llm:
+        task = asyncio.create_task(off_loop(call, llm))
+        await until(lambda: llm.metrics.running > 0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: llm.metrics.running == 0)
+        await until(ended.is_set)
+        assert set(llm.metrics.finished) <= {"cancelled"}
+
+
+async def test_rows_of_a_cancelled_call_are_not_begun() -> None:
+    taken, ended = list[int](), threading.Event()
+
+    def rows() -> Iterator[str]:
+        for number in range(500):
+            taken.append(number)
+            yield "Hello"
+
+    def call(llm: Engine) -> None:
+        list(llm.generate_iter(rows()))
+        ended.set()
+
+    async with scripted(*["".join(map(str, range(22_000)))] * 500, n_ctx=200_000, delay=0.001) as llm:
+        task = asyncio.create_task(off_loop(call, llm))
+        await until(lambda: llm.metrics.running > 0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(ended.is_set)
+    assert len(taken) < 50
+
+
+async def test_what_a_cancelled_call_still_starts_ends_at_once() -> None:
+    rendering, may_go_on, streams = threading.Event(), threading.Event(), list[Stream]()
+
+    def late(llm: Engine) -> None:
+        rendering.set()
+        may_go_on.wait()
+        streams.append(llm.stream("Hello"))
+
+    async with scripted("".join(map(str, range(22_000))), n_ctx=200_000, delay=0.001) as llm:
+        task = asyncio.create_task(off_loop(late, llm))
+        await asyncio.to_thread(rendering.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        may_go_on.set()
+        await until(lambda: bool(streams))
+        assert (await streams[0]).finish_reason == "cancelled"
+
+
 async def test_what_is_made_too_late_is_undone() -> None:
     began, may_end, undone = threading.Event(), threading.Event(), asyncio.Event()
 
@@ -102,7 +173,7 @@ async def test_what_is_made_too_late_is_undone() -> None:
         made.append(what)
         undone.set()
 
-    task = asyncio.create_task(off_loop(work, undo))
+    task = asyncio.create_task(off_loop_or_undo(work, undo))
     await asyncio.to_thread(began.wait)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -120,7 +191,7 @@ async def test_an_error_of_late_work_is_dropped() -> None:
         may_end.wait()
         raise ValueError("late")
 
-    task = asyncio.create_task(off_loop(work, lambda _: None))
+    task = asyncio.create_task(off_loop_or_undo(work, lambda _: None))
     await asyncio.to_thread(began.wait)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

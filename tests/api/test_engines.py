@@ -29,6 +29,7 @@ from engine import (
     StateStore,
     Waiting,
     WaitTimeoutError,
+    off_loop,
 )
 from engine.api.admission import Admission, Load, Ticket
 from engine.api.budget import Size, budgeted
@@ -368,8 +369,8 @@ def test_every_method_loads_the_model_that_it_needs(several: Callable[..., Engin
     llm = engines["a"]
 
     async def waited() -> list[Any]:
-        rows = [pair async for pair in llm.agenerate_iter(["hello"], **TURN)]
-        return [await llm.achat("hello", **TURN), await llm.aembed("a"), await llm.arun("hello", **TURN), rows]
+        rows: list[Any] = await cast("Any", llm).agenerate(["hello"], **TURN)
+        return [await llm.achat("hello", **TURN), await off_loop(llm.embed, "a"), await llm.arun("hello", **TURN), rows]
 
     def asked() -> Any:
         client: Any = llm.openai_client()

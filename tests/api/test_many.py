@@ -4,13 +4,12 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import aclosing
 from typing import Any
 
 import pytest
 from fakes.openai_clients import wait_until_idle
 
-from engine import ChatTemplate, Completion, ContextOverflowError, Engine, EngineError, Message, RequestError
+from engine import ChatTemplate, Completion, ContextOverflowError, Engine, EngineError, Message, RequestError, off_loop
 from engine.runtime.loop.config import LoopOptions
 from engine.testing.scripted import ByteVocab, ScriptedBackend
 
@@ -113,12 +112,11 @@ def test_leaving_while_turns_begin_cancels_them_too(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(llm._turns, "start", slow)  # pyright: ignore[reportPrivateUsage]
 
     async def leave() -> None:
-        async with aclosing(llm.agenerate_iter(["slow"])) as answers:
-            reading = asyncio.create_task(anext(answers))
-            assert await asyncio.to_thread(begun.wait, 20)
-            reading.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await reading
+        reading = asyncio.create_task(off_loop(next, llm.generate_iter(["slow"])))
+        assert await asyncio.to_thread(begun.wait, 20)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
         may_go.set()
 
     began = time.monotonic()
@@ -136,27 +134,13 @@ def test_rows_fill_no_queue(max_waiting: int) -> None:
     backend = ScriptedBackend(lambda _: "yes", vocab=ByteVocab(["<|im_start|>"]), n_sequences=3, delay=0.001)
     with Engine(backend, ChatTemplate(None, family="qwen3"), options=options) as llm:
         rows = [f"row {number}" for number in range(30)]
-
-        async def both() -> list[Any]:
-            return [*await llm.agenerate(rows), *[answer async for _, answer in llm.agenerate_iter(rows)]]
-
-        answers = [*llm.generate(rows), *(answer for _, answer in llm.generate_iter(rows)), *asyncio.run(both())]
+        answers = [*llm.generate(rows), *(answer for _, answer in llm.generate_iter(rows))]
     assert {type(answer) for answer in answers} == {Completion}
 
 
 def test_in_an_event_loop(llm: Engine) -> None:
-    async def both() -> tuple[list[Any], dict[int, Any]]:
-        answers = await llm.agenerate(["one", LONG], on_error="return")
-        found = {number: answer async for number, answer in llm.agenerate_iter(["one", "two", LONG])}
-        return answers, found
-
-    answers, found = asyncio.run(both())
+    answers = asyncio.run(llm.agenerate(["one", LONG], on_error="return"))
     assert [type(answer) for answer in answers] == [Completion, ContextOverflowError]
-    assert {number: type(answer) for number, answer in found.items()} == {
-        0: Completion,
-        1: Completion,
-        2: ContextOverflowError,
-    }
 
 
 def test_a_cancelled_task_cancels_its_rows(llm: Engine) -> None:

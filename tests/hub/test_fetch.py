@@ -23,7 +23,7 @@ from engine.hub import api, download, fetch, find, located, named
 from engine.hub.names import Name
 from engine.hub.progress import Progress
 from engine.support.errors import EngineError, ModelLoadError, RequestError
-from engine.support.offloop import off_loop
+from engine.support.offloop import off_loop_or_undo
 
 DATA = random.Random(1).randbytes(300_000)
 OTHER = random.Random(2).randbytes(120_000)
@@ -580,7 +580,7 @@ async def test_a_task_that_is_cancelled_ends_its_download(hub: Hub, repo: Repo) 
     def never(_: object) -> None:
         raise AssertionError("there was nothing to undo")
 
-    task = asyncio.create_task(off_loop(work, never))
+    task = asyncio.create_task(off_loop_or_undo(work, never))
     await asyncio.to_thread(wait_until, lambda: bool(unfinished()))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

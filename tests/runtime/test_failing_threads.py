@@ -13,7 +13,7 @@ from engine import Engine
 from engine.agent.mcp import MCP
 from engine.support import deadlines
 from engine.support.errors import EngineError
-from engine.support.offloop import off_loop
+from engine.support.offloop import off_loop_or_undo
 from engine.testing.scripted import ScriptedEngine, call
 
 NONE_LEFT = raising(RuntimeError("can't start new thread"))
@@ -38,7 +38,7 @@ CALLS: dict[str, Callable[[Engine], object]] = {
     "achat": lambda llm: asyncio.run(llm.achat("Hello", reasoning=False)).content,
     "run": lambda llm: llm.run("Weather?", [get_weather], reasoning=False, tool_timeout=20).completion.content,
     "arun": lambda llm: asyncio.run(llm.arun("Weather?", [get_weather], reasoning=False)).completion.content,
-    "off_loop": lambda _llm: asyncio.run(off_loop(lambda: "done", bool)),
+    "off_loop": lambda _llm: asyncio.run(off_loop_or_undo(lambda: "done", bool)),
 }
 
 

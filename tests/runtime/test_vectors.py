@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine import ChatTemplate, Engine
+from engine import ChatTemplate, Engine, off_loop
 from engine.formats.families.embedding import prefixes
 from engine.runtime.stream.embed_queue import Embed, VectorInfo, VectorQueue, Vectors
 from engine.support.errors import DecodeError, EngineError, QueueFullError, RequestError
@@ -161,7 +161,7 @@ def test_cancelling_the_task_cancels_its_request(llm: Engine, backend: ScriptedB
     runner.cancel = noted
 
     async def ask() -> None:
-        task = asyncio.create_task(llm.aembed(["text"] * 500))
+        task = asyncio.create_task(off_loop(llm.embed, ["text"] * 500))
         await asyncio.to_thread(begun.wait, 10)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -19,7 +19,7 @@ from engine.agent.mcp.connection import Connection, Lost, reason_of
 from engine.agent.mcp.content import cut, outcome_of
 from engine.agent.mcp.transports import target_of
 from engine.support.errors import EngineError, EngineWarning, RequestError, shown
-from engine.support.offloop import off_loop
+from engine.support.offloop import off_loop, off_loop_or_undo
 from engine.tools import ToolOutcome, as_tool, tool_error
 from engine.types.tools import Tool
 
@@ -170,11 +170,11 @@ class MCP:
         self.close()
 
     async def __aenter__(self) -> Self:
-        self._withs.append(await off_loop(self.begin_use, lambda end: end()))
+        self._withs.append(await off_loop_or_undo(self.begin_use, lambda end: end()))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await off_loop(self.close, lambda _: None)
+        await off_loop(self.close)
 
     def _leave(self) -> None:
         with self._lock:

@@ -26,6 +26,7 @@ from engine.runtime.stream.raw import check_end, check_known, known_tokens, toke
 from engine.runtime.stream.stream import OutputQueue, Stream
 from engine.support.display import counted
 from engine.support.errors import EngineError, QueueFullError, RequestError, shown
+from engine.support.offloop import belongs_to_call
 from engine.types.events import Finished
 from engine.types.prompt import Prompt
 from engine.types.sampling import Progress, SamplingParams
@@ -272,7 +273,9 @@ class Service:
             self._post.shut(id_)
             self._runner.cancel(id_)
             raise
-        return PendingVectors(queue, lambda: self._cancel(id_))
+        pending = PendingVectors(queue, lambda: self._cancel(id_))
+        belongs_to_call(pending)
+        return pending
 
     def _reply(self, send: Callable[[int], None]) -> Reply:
         """Returns the only reply to what `send` sends under the id that it gets. Raises the error in it."""
@@ -300,6 +303,7 @@ class Service:
             self._post.shut(id_)
             runner.cancel(id_)
             raise
+        belongs_to_call(stream)
         return stream
 
     def _cancel(self, id_: int) -> None:
