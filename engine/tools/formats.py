@@ -113,7 +113,7 @@ def _ipv6() -> str:
     IPv4 address, and `::` in place of one or more of them."""
     group = "[0-9a-fA-F]{1,4}"
     last = f"({group}:{group}|{_IPV4})"
-    ends = {7 - behind: f"({group}:){{{behind - 2}}}{last}" for behind in range(2, 8)} | {6: group, 7: ""}
+    ends = {7 - behind: f"({group}:){{{behind - 2}}}{last}" for behind in range(2, 7)} | {6: group, 7: ""}
     shortened = [f"({group}(:{group}){{0,{before - 1}}})?::{end}" for before, end in ends.items()]
     return "|".join([f"({group}:){{6}}{last}", f"::({group}:){{5}}{last}", *shortened])
 
