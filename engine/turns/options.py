@@ -244,8 +244,9 @@ class TurnOptions(FreeTurnOptions, total=False):
       `usage.dropped_calls`); "required" (one is called, and a run goes back to "auto" after it);
       `ToolName(name=...)`; `AllowedTools(names=...)`; OpenAI's dictionaries of these.
     - `strict_tools`: constrain calls to their tools' schemas while they are written, under "auto" too.
-      `parallel_tool_calls`: False is at most one call, if calls are constrained; True is any number. Left out, one call
-      where a call is demanded. A demanded call that equals an earlier one of its turn ends the turn and is left out.
+      `parallel_tool_calls`: False is at most one call: the turn ends where a second would begin. True is any number.
+      Left out, one where a call is demanded. A demanded call that equals an earlier one of its turn ends the turn and
+      is left out.
     - `response_format`: what the answer must be, once reasoning has closed: a type that pydantic knows (the completion
       has the value as `parsed`), `JsonSchema({...})`, `Choice([...])`, `Regex(...)`, `Lark(...)`, `GBNF(...)`,
       `ResponseFormat(...)`, or OpenAI's dictionary. With tools: a call, or such an answer.

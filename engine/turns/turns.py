@@ -192,6 +192,7 @@ class Turns:
                 cache_salt=options.get("cache_salt"),
                 constraint=constraint_of(demand, parser.format, prompt.prefix, self._cut, matcher),
                 reads=self._reader(demand, conversation),
+                single_call=demand.parallel is False,
             ),
             self._model,
         )

@@ -38,8 +38,8 @@ class Usage(Record):
     `drafted_tokens` were guessed ahead (speculation), of which `accepted_tokens` were right; `undrafted_tokens` were
     drawn without a guess, because guesses did not pay. `dropped_messages` were left out of the prompt
     (`overflow="truncate_oldest"`), `shortened_results` are in it only in part (`overflow="shorten_results"`).
-    `dropped_calls` are neither shown nor run: with `tool_choice="none"` all; otherwise one that repeats another of its
-    turn, which was to make calls, and so ended it.
+    `dropped_calls` are neither shown nor run: with `tool_choice="none"` all; otherwise one that ended its turn, as it
+    repeats another where calls were demanded, or was one too many with `parallel_tool_calls=False`.
     `limit` is what cut off an answer that ended by "length": `max_tokens`, `repetition_limit`, or the end of the
     context. `sampling` tells what the tokens were drawn with, and who said so: "temperature 0.6 (the caller); top_k 40
     (the file)".

@@ -5,7 +5,7 @@ This is the one place where detokeniser, parser, stop strings, budgets and gramm
 
 import codecs
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from engine.runtime.guidance.guide import Guide, ParserView
 from engine.runtime.guidance.matcher import Matcher
@@ -57,7 +57,7 @@ class Limits:
     - `stop_tokens`: tokens that end the generation and are not part of it.
     - `ends`: end tokens in addition to the vocabulary's own; `markers`: end tokens that the parser reads as markers.
     - `ignore_eos`: end tokens do not end the generation and leave no trace.
-    - `repeats`: a call that equals an earlier one of the turn is like any other; if not, it ends the generation and is
+    - `calls`: which calls a turn may have: any, "different" ones, or a "single" one. Another ends the generation and is
       not part of it.
     - `repetition`: as many tokens of one text, again and again, end the generation once it has `min_tokens`, or close
       reasoning that a constrained answer follows; not while a grammar is in force. 0 for never, else at least 64.
@@ -70,7 +70,7 @@ class Limits:
     ends: frozenset[int] = frozenset()
     markers: frozenset[int] = frozenset()
     ignore_eos: bool = False
-    repeats: bool = True
+    calls: Literal["any", "different", "single"] = "any"
     repetition: int = 0
     min_tokens: int = 0
     reasoning_budget: int | None = None
@@ -114,7 +114,7 @@ class Generation:
         self._guide = guide
         self._limits = limits
         self._stops = ContentStops(limits.stop) if limits.stop else None
-        self._repeats = None if limits.repeats else CallRepeats()
+        self._repeats = None if limits.calls == "any" else CallRepeats(single=limits.calls == "single")
         self._repetition = Repetition(limits.repetition) if limits.repetition else None
         filters = self._stops is not None or self._repeats is not None
         self._feed = self._filtered_feed if filters else parser.feed
@@ -132,7 +132,7 @@ class Generation:
 
     @property
     def dropped_calls(self) -> int:
-        """How many calls were dropped because they repeat another."""
+        """How many calls were dropped because they repeat another, or because the turn may have only one."""
         return int(self._repeats is not None and self._repeats.hit)
 
     @property

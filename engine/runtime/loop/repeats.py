@@ -1,5 +1,5 @@
-"""Calls that repeat an earlier one of their turn: where calls are demanded, the grammar allows one more after each, and
-a small model takes it again and again."""
+"""Calls that a turn may not have behind others: a second one, or one that repeats an earlier one (where calls are
+demanded, the grammar allows one more after each, and a small model takes it again and again)."""
 
 import json
 from collections.abc import Iterable
@@ -11,10 +11,11 @@ class CallRepeats:
     """Drops a call whose name and arguments equal those of an earlier one, and everything behind it. Holds a call back
     as long as it may become one; white space outside of its texts does not count.
 
-    `hit`: there was such a call, and nothing passes any more.
+    single: drops every call but the first. `hit`: there was such a call, and nothing passes any more.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, single: bool = False) -> None:
+        self._single = single
         self.hit = False
         self._made: dict[tuple[str, str], str] = {}
         self._held: list[Event] = []
@@ -41,6 +42,9 @@ class CallRepeats:
     def _follow(self, event: Event) -> None:
         if isinstance(event, ToolCallStart):
             self._name, self._read = event.name, 0
+            if self._single and self._made:
+                self.hit = True
+                self._held.clear()
             self._may_equal = [text for name, text in self._made if name == event.name]
         elif isinstance(event, ToolCallDelta) and self._may_equal:
             new = _squeezed(event.text)

@@ -47,6 +47,7 @@ class TurnRequest:
       the turn too.
     - `claims`: what the turn held stays in the cache, or is kept as a state, until `Unpin` with the request's id.
     - `constraint`: the grammar that the answer, or the calls, must match. `reads` reads the finished answer.
+      `single_call`: the turn ends where a second call would begin.
     - `ended` is called in the engine's thread with all events of a turn that was neither cut off nor cancelled, and
       `over` with the last event of each turn.
     - `named`: the adapters that compute the turn, as the caller named them. `cache_salt`: whose turn it is; prefixes
@@ -69,6 +70,7 @@ class TurnRequest:
     claims: bool = False
     constraint: Constraint | None = None
     reads: Callable[[str], object] | None = None
+    single_call: bool = False
     named: AdaptersLike | None = None
     cache_salt: str | None = None
     tokens: tuple[int, ...] = ()

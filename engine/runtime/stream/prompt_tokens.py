@@ -118,6 +118,7 @@ class PromptTokens:
         sampling = turn.sampling
         ends, texts = self._single(turn.prompt.stop)
         most = room if turn.constraint is not None else None
+        only_calls = turn.constraint is not None and turn.constraint.only_calls
         return Limits(
             max_tokens=most if sampling.max_tokens is None else sampling.max_tokens,
             stop=(*sampling.stop, *texts),
@@ -125,7 +126,7 @@ class PromptTokens:
             ends=ends,
             markers=self._single(turn.markers)[0],
             ignore_eos=sampling.ignore_eos,
-            repeats=turn.constraint is None or not turn.constraint.only_calls,
+            calls="single" if turn.single_call else "different" if only_calls else "any",
             repetition=0 if sampling.ignore_eos else sampling.repetition_limit,
             min_tokens=sampling.min_tokens or 0,
             reasoning_budget=turn.reasoning_budget,
