@@ -74,12 +74,12 @@ PLANS: dict[str, tuple[Plan, dict[str, Any]]] = {
     "gemma3-short": (
         _plain("gemma3", Type.Q6_K, 6, attention(1280, 4, 2, 256, 5120), "gemma-4",
                more={"attention.sliding_window": 64}),
-        {"n_ctx": 768, "n_sequences": 2, "swa_full": False, "flash_attn": "on"},
+        {"n_ctx": 768, "n_sequences": 2, "llama": {"swa_full": False}, "flash_attn": "on"},
     ),
     "gpt-oss": (
         _plain("gpt-oss", Type.MXFP4, 12, {**attention(640, 16, 4, 64, 640), "X": 32, "XF": 640}, expert_count=32,
                expert_used_count=4, expert_feed_forward_length=640, more={"attention.sliding_window": 128}),
-        {"n_ctx": 2048, "n_sequences": 1, "swa_full": False},
+        {"n_ctx": 2048, "n_sequences": 1, "llama": {"swa_full": False}},
     ),
     "deepseek2": (
         Plan(
@@ -96,18 +96,18 @@ PLANS: dict[str, tuple[Plan, dict[str, Any]]] = {
         Plan("mamba", Type.F16, 16, {"E": 1024, "I": 2048, "S": 16, "R": 64},
              {"context_length": 32_768, "embedding_length": 1024, "ssm.inner_size": 2048, "ssm.state_size": 16,
               "ssm.time_step_rank": 64, "feed_forward_length": 0}, vocabulary="gpt-neox"),
-        {"n_ctx": 256, "n_sequences": 4, "checkpoint_mib": 0},
+        {"n_ctx": 256, "n_sequences": 4, "llama": {"checkpoint_mib": 0}},
     ),
     "falcon-h1": (
         _plain("falcon-h1", Type.Q6_K, 10, _FALCON,
                more={"ssm.inner_size": 1536, "ssm.state_size": 128, "ssm.time_step_rank": 24, "ssm.group_count": 1}),
-        {"n_ctx": 256, "n_sequences": 4, "checkpoint_mib": 0},
+        {"n_ctx": 256, "n_sequences": 4, "llama": {"checkpoint_mib": 0}},
     ),
     "jamba": (
         Plan("jamba", Type.Q5_K, 6, _JAMBA,
              {**keys(_JAMBA), "attention.head_count_kv": tuple(4 * (layer % 3 == 2) for layer in range(6)),
               "ssm.inner_size": 4096, "ssm.state_size": 16, "ssm.time_step_rank": 128}, 3, "llama-spm"),
-        {"n_ctx": 512, "n_sequences": 1, "checkpoint_mib": 0},
+        {"n_ctx": 512, "n_sequences": 1, "llama": {"checkpoint_mib": 0}},
     ),
     "lfm2": (
         Plan("lfm2", Type.Q8_0, 4, attention(1536, 24, 8, 64, 4096),
@@ -120,14 +120,14 @@ PLANS: dict[str, tuple[Plan, dict[str, Any]]] = {
              {**keys(_QWEN35), "rope.dimension_count": 64, "rope.dimension_sections": (11, 11, 10, 0),
               "ssm.inner_size": 512, "ssm.state_size": 128, "ssm.time_step_rank": 4, "ssm.group_count": 2,
               "full_attention_interval": 4}, 4, "qwen35"),
-        {"n_ctx": 1024, "n_sequences": 1, "checkpoint_mib": 0},
+        {"n_ctx": 1024, "n_sequences": 1, "llama": {"checkpoint_mib": 0}},
     ),
     "rwkv7": (
         Plan("rwkv7", Type.F16, 12, {"E": 1024, "F": 4096, "L": 128, "W": 64},
              {"context_length": 32_768, "embedding_length": 1024, "feed_forward_length": 4096, "wkv.head_size": 64,
               "attention.decay_lora_rank": 128, "attention.iclr_lora_rank": 64,
               "attention.value_residual_mix_lora_rank": 64, "attention.gate_lora_rank": 128}),
-        {"n_ctx": 256, "n_sequences": 4, "checkpoint_mib": 0},
+        {"n_ctx": 256, "n_sequences": 4, "llama": {"checkpoint_mib": 0}},
     ),
 }  # fmt: skip
 
@@ -139,7 +139,7 @@ def _resident(name: str) -> int:
 
 def _measure(path: str, options: dict[str, Any]) -> dict[str, Any]:
     """In the child: load, fill every conversation, tell the memory."""
-    from engine import Engine
+    from engine import Engine, LlamaOptions
     from engine.api import loading
     from engine.llama.lib import library
     from engine.llama.plan.plan import plan, this_machine
@@ -154,7 +154,7 @@ def _measure(path: str, options: dict[str, Any]) -> dict[str, Any]:
     logger.setLevel(logging.DEBUG)
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before = _resident("VmHWM")
-    asked = settings({"n_threads": 1, **options})
+    asked = settings({"n_threads": 1, **options, "llama": LlamaOptions(**options.get("llama", {}))})
     ready = loading.load(path, asked, loading.TemplateChoice(trust_template=True), preflight=False)
     weights: Any = ready.weights
     with Engine._over(ready, None) as llm:  # pyright: ignore[reportPrivateUsage]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from engine.formats.template.chat_template import ChatTemplate
     from engine.runtime.adapters.adapters import AdapterInfo
     from engine.runtime.cache.state_store import StateStore, StoreSizes
+    from engine.runtime.loop.config import LlamaOptions
     from engine.runtime.loop.metrics import Metrics
     from engine.runtime.loop.request import TurnRequest
     from engine.runtime.stream.service import PinnedPrefix, Service, Stream
@@ -107,6 +108,7 @@ __all__ = [
     "Inspection",
     "JsonSchema",
     "Lark",
+    "LlamaOptions",
     "LoadOptions",
     "MediaUrls",
     "Message",
@@ -186,6 +188,7 @@ _MODULES = {
     "engine.formats.parsing": "Parser",
     "engine.runtime.adapters.adapters": "AdapterInfo",
     "engine.types.parts": "AudioPart CallError ImagePart",
+    "engine.runtime.loop.config": "LlamaOptions",
     "engine.runtime.loop.metrics": "Metrics",
     "engine.runtime.loop.request": "TurnRequest",
     "engine.runtime.stream.service": "PinnedPrefix Service Stream",

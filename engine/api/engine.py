@@ -215,6 +215,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
     def from_llama(
         cls,
         llama: Any,
+        /,
         *,
         n_ctx: int | None = None,
         chat_template: str | Path | None = None,

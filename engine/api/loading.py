@@ -28,7 +28,14 @@ from engine.llama.model import Model
 from engine.llama.plan.machine import ONE_THREAD, available_memory
 from engine.llama.plan.plan import Machine, Need, Plan, draft_context, plan, this_machine
 from engine.llama.pooling import vector_options
-from engine.runtime.loop.config import ContextOptions, LoopOptions, MediaOptions, ModelOptions
+from engine.runtime.loop.config import (
+    ContextOptions,
+    LlamaOptions,
+    LoopOptions,
+    MediaOptions,
+    ModelOptions,
+    check_value,
+)
 from engine.runtime.stream.service import NOT_CHAT
 from engine.support import _data, screens
 from engine.support.errors import (
@@ -40,7 +47,7 @@ from engine.support.errors import (
     shown,
 )
 from engine.support.packaged import packaged
-from engine.turns.options import AUTO, HEAD_TOKENS, MTP, NGRAM, Settings, check_arguments, settings
+from engine.turns.options import AUTO, HEAD_TOKENS, MTP, NGRAM, LoadOptions, Settings, check_arguments, settings
 from engine.turns.sampling_defaults import SamplingDefaults, sampling_defaults
 from engine.types.media import prepare_decoding
 
@@ -310,8 +317,10 @@ def adopt(
 ) -> Loaded:
     """Make a context of our own over the weights of a `llama_cpp.Llama`, by default with its length, scaling of
     positions and number of threads. Raises what `Engine.from_llama` raises."""
+    details: LlamaOptions = options.get("llama") or LlamaOptions()
+    check_value(LoadOptions, "llama", details)
     of_weights = {field.name for field in fields(ModelOptions)} - {"check_memory"}
-    if given := sorted(of_weights.intersection(options)):
+    if given := [*sorted(of_weights.intersection(options)), *details.of_weights]:
         raise RequestError(
             f"{given[0]} is an option of the weights, which this Llama has loaded already; leave it out, or use "
             "Engine.load."
@@ -319,10 +328,14 @@ def adopt(
     _prepare(choice)
     check_devices()
     weights = Model.adopt(llama)
-    same = {"n_ctx": llama.n_ctx(), "n_threads": llama.n_threads, "n_threads_batch": llama.n_threads_batch}
-    if options.get("rope_scaling_type") is None:
-        same |= {name: value for name, value in adopted(llama.context_params).items() if value is not None}
-    given = settings({**same, **{name: value for name, value in options.items() if value is not None}}, draft)
+    same: dict[str, Any] = {
+        "n_ctx": llama.n_ctx(),
+        "n_threads": llama.n_threads,
+        "n_threads_batch": llama.n_threads_batch,
+    }
+    same["llama"] = details if details.rope_scaling_type else adopted(llama.context_params, details)
+    named = {name: value for name, value in options.items() if value is not None and name != "llama"}
+    given = settings({**same, **named}, draft)
     draft_model = _draft_model(draft, given.loop.draft_max, None)
     projector_header = projector_file(projector, weights.file, given, this_machine())
     if preflight:

@@ -17,8 +17,8 @@ _GROUPS = {
     "flash_attn=": "flash_attention flash_attn_type attn_implementation",
     "use_mlock=": "mlock",
     "use_mmap=": "mmap no_mmap",
-    "rope_freq_base=": "rope_theta",
-    "tensor_split=": "tensor_parallel_size",
+    "llama=LlamaOptions(rope_freq_base=...)": "rope_theta",
+    "llama=LlamaOptions(tensor_split=...)": "tensor_parallel_size",
     "chat_template=": "template",
     "family= or chat_template=": "chat_format chat_template_file",
     "trust_template=": "trust_remote_code",
@@ -124,6 +124,7 @@ _VALUES = {
     "n_threads": "write a whole number: n_threads=8; leave it out for one a core",
     "n_sequences": "write a whole number: n_sequences=8; leave it out for as many as fit, up to 4",
     "n": "write a whole number from 1 on: n=3",
+    "llama": "write llama=LlamaOptions(swa_full=False), with engine.LlamaOptions",
 }
 """What to write where the value of an option is not valid."""
 

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, Unpack, cast
@@ -19,12 +19,11 @@ from engine.runtime.loop.config import (
     CacheType,
     ContextOptions,
     FlashAttention,
+    LlamaOptions,
     LoopOptions,
     MediaOptions,
     ModelOptions,
     Pooling,
-    RopeScaling,
-    SplitMode,
     check_value,
     refusal,
     shown,
@@ -62,17 +61,6 @@ class ContextLoadOptions(TypedDict, total=False):
     flash_attn: FlashAttention
     type_k: CacheType
     type_v: CacheType
-    offload_kqv: bool
-    swa_full: bool
-    rope_freq_base: float
-    rope_freq_scale: float
-    rope_scaling_type: RopeScaling | None
-    yarn_ext_factor: float | None
-    yarn_attn_factor: float | None
-    yarn_beta_fast: float | None
-    yarn_beta_slow: float | None
-    yarn_orig_ctx: int | None
-    checkpoint_mib: int
     pooling: Pooling | None
     control_vectors: Mapping[str, float] | Mapping[Path, float]
     image_min_tokens: int | None
@@ -83,14 +71,12 @@ class ContextLoadOptions(TypedDict, total=False):
     max_waiting: int
     prefill_seconds: float
     states: StateStore | None
+    llama: LlamaOptions | None
 
 
 class LoadOptions(ContextLoadOptions, total=False):
     """How weights and context are made, beyond the everyday options; see `ModelOptions` and `ContextOptions`."""
 
-    split_mode: SplitMode
-    main_gpu: int
-    tensor_split: Sequence[float]
     use_mmap: bool
     use_mlock: bool
 
@@ -441,13 +427,16 @@ def settings(options: Mapping[str, Any], draft: object = None) -> Settings:
     if unknown := sorted(set(options) - known):
         turns = unknown[0] in TurnOptions.__annotations__
         elsewhere = "it is one of each turn: llm.chat(...)" if turns else ""
+        if unknown[0] in LlamaOptions.__dataclass_fields__:
+            elsewhere = f"write llama=LlamaOptions({unknown[0]}=...), with engine.LlamaOptions"
         raise RequestError(unknown_option(unknown[0], known | LoadArguments.__annotations__.keys(), elsewhere))
     given: dict[str, Any] = {**options, "draft_max": _longest_draft(draft, options.get("draft_max"))}
     if isinstance(vectors := given.get("control_vectors"), Mapping):
         pairs = cast("Mapping[object, object]", vectors).items()
         given["control_vectors"] = tuple((str(path), scale) for path, scale in pairs)
-    if isinstance(given.get("tensor_split"), list):
-        given["tensor_split"] = tuple(given["tensor_split"])
+    if (details := given.pop("llama", None)) is not None:
+        check_value(LoadOptions, "llama", details)
+        given |= asdict(details)
     drafts = given["draft_max"]  # one row to sample from, and the drafts to verify with it
     given["outputs_per_sequence"] = min(1 + drafts, _OUTPUTS) if isinstance(drafts, int) and drafts > 0 else 1
     made: list[Any] = [

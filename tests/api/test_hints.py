@@ -6,17 +6,21 @@ from typing import Any
 
 import pytest
 
-from engine import Agent, ChatTemplate, Engine, RequestError
+from engine import Agent, ChatTemplate, Engine, LlamaOptions, RequestError
 from engine.agent.limits import RunArguments
 from engine.support.hints import FOREIGN
 from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.turns.options import AgentOptions, ContextLoadOptions, LoadArguments, LoadOptions, settings
 
-OWN = {
-    name
-    for kind in (AgentOptions, LoadOptions, LoadArguments, ContextLoadOptions)
-    for name in (*kind.__optional_keys__, *kind.__required_keys__)
-} | {"n_ctx", "n_gpu_layers", "draft", "tools", "n", "content"}
+OWN = (
+    {
+        name
+        for kind in (AgentOptions, LoadOptions, LoadArguments, ContextLoadOptions)
+        for name in (*kind.__optional_keys__, *kind.__required_keys__)
+    }
+    | {"n_ctx", "n_gpu_layers", "draft", "tools", "n", "content"}
+    | {field.name for field in fields(LlamaOptions)}
+)
 
 
 def test_every_hint_names_options_that_exist() -> None:
@@ -64,6 +68,9 @@ def test_an_option_of_a_turn_under_another_name(name: str, hint: str) -> None:
         ("lora_path", "write adapters="),
         ("mmproj", "write projector="),
         ("temperature", "each turn"),
+        ("swa_full", r"write llama=LlamaOptions\(swa_full=\.\.\.\), with engine"),
+        ("n_ubatch", "n_batch="),
+        ("embedding_tokens", "write n_ctx="),
         ("n_gpu_layer", "did you mean 'n_gpu_layers'"),
     ],
 )
@@ -74,4 +81,4 @@ def test_an_option_of_loading_under_another_name(name: str, hint: str) -> None:
 
 def test_shares_for_more_devices_than_llama_cpp_knows_are_refused() -> None:
     with pytest.raises(RequestError, match=r"tensor_split=.* at most 16 items"):
-        settings({"tensor_split": [1] * 1000})
+        LlamaOptions(tensor_split=(1,) * 1000)

@@ -243,7 +243,7 @@ MISTAKES: dict[str, dict[str, str]] = {
         "llm.get_tokenizer()": "llm.tokenize(text)",
         "Engine.load(max_model_len=512)": "write n_ctx=",
         "Engine.load(gpu_memory_utilization=0.9)": "memory is planned",
-        "Engine.load(tensor_parallel_size=2)": "write tensor_split=",
+        "Engine.load(tensor_parallel_size=2)": "write llama=LlamaOptions(tensor_split=...)",
         "len(llm.complete(['x', 'y'], max_tokens=2))": f"{WORKS}2",
     },
     "anyone": {

@@ -13,7 +13,7 @@ from files import model_files
 from engine import Engine, RequestError
 from engine.formats.template.chat_template import ChatTemplate
 from engine.llama.model import Model
-from engine.runtime.loop.config import ContextOptions, LoopOptions, ModelOptions
+from engine.runtime.loop.config import ContextOptions, LlamaOptions, LoopOptions, ModelOptions
 from engine.runtime.loop.request import TurnRequest
 from engine.support.errors import ContextOverflowError, EngineError, QueueFullError
 from engine.testing.scripted import ByteVocab, ScriptedBackend
@@ -173,7 +173,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_loading(tiny: Path) -> None:
     """The records; then the face, for a few."""
-    for record in (ModelOptions, ContextOptions, LoopOptions):
+    for record in (ModelOptions, ContextOptions, LlamaOptions, LoopOptions):
         names = {field.name for field in fields(record)}
         counts = every(names, record, lambda: None)
         assert counts["refused"] > counts["served"], counts
@@ -187,8 +187,8 @@ def test_loading(tiny: Path) -> None:
         ("n_ctx", 10**30),
         ("n_threads", 10_000),
         ("n_threads_batch", True),
-        ("tensor_split", [math.nan]),
-        ("tensor_split", "x"),
+        ("llama", {"swa_full": False}),
+        ("llama", "x"),
         ("max_waiting", -1),
         ("draft_max", "4"),
         ("seed", "x"),

@@ -11,7 +11,7 @@ import pytest
 from files import model_files, model_zoo, vector_files
 from gguf import GGUFWriter, RopeScalingType
 
-from engine import Engine
+from engine import Engine, LlamaOptions
 from engine.cli import main
 from engine.llama.gguf.gguf import GgufFile, read_gguf
 from engine.llama.gguf.rope import beyond, positions, reach, rope_options, rope_params
@@ -60,7 +60,7 @@ def test_a_model_without_rotary_positions_refuses_by_name(tmp_path: Path, kind: 
     value: Any = {"rope_scaling_type": "yarn", "yarn_orig_ctx": 256}.get(name, 0.5)
     reason = "learned positions" if kind in ("gpt2", "bert") else "no positions that rotate"
     with pytest.raises(RequestError, match=rf"{name}={value!r} .*{kind}.* has {reason}; leave it out"):
-        Engine.load(path, preflight=False, **{name: value})
+        Engine.load(path, preflight=False, llama=LlamaOptions(**{name: value}))
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_scaling_that_a_file_declares_counts(tmp_path: Path) -> None:
 
 
 def test_a_length_that_is_not_reached_warns_with_the_way_out(file: GgufFile, caplog: pytest.LogCaptureFixture) -> None:
-    way = 'pass rope_scaling_type="yarn", yarn_orig_ctx=512, rope_freq_scale=0.25, or n_ctx=512 at most'
+    way = 'pass llama=LlamaOptions(rope_scaling_type="yarn"), or n_ctx=512 at most'
     with Model.load(file.path) as model:
         for options, warned in (
             ({}, f"reach (trained on 512 tokens): beyond 512 tokens answers get worse; {way}"),
@@ -165,7 +165,7 @@ def test_fit_and_inspect_say_how_far_positions_reach(
     shown = " ".join(capsys.readouterr().out.split())
     assert "YaRN (as the file says) from 512 by 4 to 2,048." in shown
     assert "n_ctx=" not in shown
-    with Engine.load(yarn.path, n_ctx=600, rope_freq_base=5000.0) as llm:
+    with Engine.load(yarn.path, n_ctx=600, llama=LlamaOptions(rope_freq_base=5000.0)) as llm:
         assert "600 tokens a conversation, trained on 512 tokens, YaRN (as the file says)" in llm.inspect().text()
 
 
@@ -176,8 +176,12 @@ def test_an_adopted_llamas_scaling_is_kept(builtin_model_path: Path) -> None:
     llama: Any = llama_cpp.Llama(str(builtin_model_path), n_ctx=512, verbose=False, **given)  # pyright: ignore[reportArgumentType]
     with Engine.from_llama(llama) as llm:
         assert "YaRN (as asked for) from 256 by 2 to 512" in llm.inspect().text()
-    with Engine.from_llama(llama, rope_scaling_type="none") as llm:
+    with Engine.from_llama(llama, llama=LlamaOptions(rope_scaling_type="none")) as llm:
         assert "YaRN" not in llm.inspect().text()
+    with Engine.from_llama(llama, llama=LlamaOptions(rope_freq_scale=0.25)) as llm:
+        assert "YaRN (as asked for) from 256 by 4 to 1,024" in llm.inspect().text()
+    with pytest.raises(RequestError, match="main_gpu is an option of the weights"):
+        Engine.from_llama(llama, llama=LlamaOptions(main_gpu=1))
     llama.close()
 
 
@@ -186,7 +190,7 @@ def test_an_embedding_model_reads_texts_of_four_times_its_training_length(tmp_pa
     alone = vector_files.Alone(path, longest=1024, rope_scaling_type=2, yarn_orig_ctx=256, rope_freq_scale=0.25)
     plain = vector_files.Alone(path, longest=1024)
     text = [5 + number % 40 for number in range(1000)]
-    with Engine.load(path, n_ctx=1024, rope_scaling_type="yarn") as llm:
+    with Engine.load(path, n_ctx=1024, llama=LlamaOptions(rope_scaling_type="yarn")) as llm:
         (vector,) = llm.embed([text], normalize=False)
         facts = llm.embedder.facts
     assert vector_files.cosine(vector, alone.vector(text)) > 0.9999
@@ -247,6 +251,6 @@ def test_yarn_at_four_times_the_training_length_is_llama_cpps(builtin_model_path
         assert "rope_freq_scale=0.25" in backend.origin.rope
     assert np.array_equal(logits, _bare(builtin_model_path, yarn, rows))
     assert not np.allclose(logits, _bare(builtin_model_path, plain, rows), atol=1e-2)
-    with Engine.load(n_ctx=4 * trained, rope_scaling_type="yarn", n_sequences=1) as llm:
+    with Engine.load(n_ctx=4 * trained, llama=LlamaOptions(rope_scaling_type="yarn"), n_sequences=1) as llm:
         assert llm.chat("Hello!", max_tokens=4).finish_reason == "length"
         assert f"by 4 to {4 * trained:,}" in llm.inspect().text()

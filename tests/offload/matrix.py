@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
-from engine import ContextOverflowError, Engine, EngineWarning  # noqa: E402
+from engine import ContextOverflowError, Engine, EngineWarning, LlamaOptions  # noqa: E402
 from engine.llama import lib  # noqa: E402
 from engine.llama.plan.plan import RESERVE  # noqa: E402
 from engine.support.child import signal_name  # noqa: E402
@@ -126,7 +126,7 @@ CASES: dict[str, Case] = {
     "flash attention on": Case({"flash_attn": "on"}, ("one", "several", "prefix", "saved")),
     "flash attention off": Case({"flash_attn": "off"}, ("one", "several", "prefix", "saved")),
     "one shared pool": Case({"kv_unified": True, "kv_tokens": 2048}, ("one", "several", "prefix")),
-    "KV cache on the host": Case({"offload_kqv": False}, FEW),
+    "KV cache on the host": Case({"llama": LlamaOptions(offload_kqv=False)}, FEW),
     "KV cache of q8_0": Case({"type_k": "q8_0", "type_v": "q8_0"}, FEW, 0.3),
     "KV cache of q4_0": Case({"type_k": "q4_0", "type_v": "q4_0"}, FEW, 1.0),
     "KV cache of f32": Case({"type_k": "f32", "type_v": "f32"}, FEW),

@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from engine import Engine, SamplingParams
+from engine import Engine, LlamaOptions, SamplingParams
 from engine.agent.limits import RunOptions
 from engine.runtime.loop.config import ContextOptions, LoopOptions, MediaOptions, ModelOptions
 from engine.turns.options import (
@@ -59,6 +59,7 @@ def defaults() -> dict[str, Any]:
 def test_every_option_is_in_a_table() -> None:
     options = {name for kind in KINDS for name in kind.__annotations__}
     options |= set(inspect.signature(Engine.load).parameters) - {"options"}
+    options |= {field.name for field in fields(LlamaOptions)}
     assert options - set(rows()) - {"files", "suffix"} == set()
     assert set(rows()) - options <= {"tools", "max_steps"} | set(ChoicesArguments.__annotations__)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gguf
 import pytest
@@ -14,6 +14,7 @@ from engine import (
     Engine,
     EngineError,
     FamilyError,
+    LlamaOptions,
     MissingTemplateError,
     ModelLoadError,
     RequestError,
@@ -120,7 +121,7 @@ def test_options_that_make_no_sense(tiny: Path) -> None:
     refused(RequestError, lambda: load(tiny, n_ctx=0), "n_ctx=0")
     refused(RequestError, lambda: load(tiny, type_k="q3"), "type_k='q3'", "q8_0")
     refused(RequestError, lambda: load(tiny, n_gpu_layers=-2), "n_gpu_layers=-2")
-    refused(RequestError, lambda: load(tiny, split_mode="rows"), "split_mode='rows'")
+    refused(RequestError, lambda: LlamaOptions(split_mode=cast("Any", "rows")), "split_mode='rows'")
 
 
 def test_a_context_too_small_for_the_prompt(llm: Engine) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from engine.llama.gguf.gguf import GgufFile
-from engine.runtime.loop.config import ContextOptions
+from engine.runtime.loop.config import ContextOptions, LlamaOptions
 from engine.support.errors import RequestError
 
 _TYPES = {"none": 0, "linear": 1, "yarn": 2}  # enum llama_rope_scaling_type (llama.h)
@@ -25,14 +25,18 @@ def rope_params(options: ContextOptions) -> dict[str, Any]:
     )
 
 
-def adopted(params: Any) -> dict[str, Any]:
-    """Returns the options for positions of the llama_context_params of another context; None where it has the file's
-    own."""
+def adopted(params: Any, options: LlamaOptions) -> LlamaOptions:
+    """Returns the options with those for positions of the llama_context_params of another context, where they have the
+    file's own."""
     scaling = next((name for name, number in _TYPES.items() if number == params.rope_scaling_type), None)
     original = params.yarn_orig_ctx if scaling == "yarn" else 0
-    base, scale = params.rope_freq_base or None, params.rope_freq_scale or None
-    options = {"rope_scaling_type": scaling, "yarn_orig_ctx": original or None}
-    return {**options, "rope_freq_base": base, "rope_freq_scale": scale}
+    return replace(
+        options,
+        rope_scaling_type=scaling,
+        yarn_orig_ctx=options.yarn_orig_ctx or original or None,
+        rope_freq_base=options.rope_freq_base or params.rope_freq_base,
+        rope_freq_scale=options.rope_freq_scale or params.rope_freq_scale,
+    )
 
 
 def rope_options(file: GgufFile, options: ContextOptions) -> ContextOptions:
@@ -130,8 +134,7 @@ def beyond(file: GgufFile, options: ContextOptions, n_ctx: int) -> str:
     far = reach(file, options)
     if not 0 < far < n_ctx:
         return ""
-    original = options.yarn_orig_ctx or _original(file)
-    stretch = f'rope_scaling_type="yarn", yarn_orig_ctx={original}, rope_freq_scale={original / n_ctx:.6g}, or '
+    stretch = 'llama=LlamaOptions(rope_scaling_type="yarn"), or '
     return (
         f"n_ctx={n_ctx:,} is more than this model's positions reach ({positions(file, options)}): beyond {far:,} "
         f"tokens answers get worse; pass {stretch if file.rope.rotates else ''}n_ctx={far} at most"

@@ -91,20 +91,73 @@ def check_fields(record: Any, names: Iterable[str] = ()) -> None:
             check_value(record.__class__, name, value)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelOptions:
-    """How the weights are loaded.
-
-    `n_gpu_layers`: layers to offload, -1 for all. None: as many as fit into the free memory of the devices (0 if
-    nothing was planned). `tensor_split`: shares per device. `check_memory`: refuse weights larger than the available
-    memory, instead of leaving that to the kernel. `use_extra_bufts`, which the preflight sets: repack weights for this
-    CPU (faster; switching it off avoids one known fault).
-    """
-
-    n_gpu_layers: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+@dataclass(frozen=True)
+class _WeightDetails:
     split_mode: SplitMode = "layer"
     main_gpu: Annotated[int, Field(ge=0, lt=2**31)] = 0
     tensor_split: Annotated[tuple[Share, ...], Field(max_length=MAX_DEVICES)] = ()
+
+
+@dataclass(frozen=True)
+class _ContextDetails:
+    offload_kqv: bool = True
+    swa_full: bool = True
+    checkpoint_mib: Annotated[int, Field(ge=0, lt=2**31)] = 256
+    rope_freq_base: Share = 0.0
+    rope_freq_scale: Share = 0.0
+    rope_scaling_type: RopeScaling | None = None
+    yarn_ext_factor: Annotated[float, Field(ge=0, le=1)] | None = None
+    yarn_attn_factor: Positive | None = None
+    yarn_beta_fast: Positive | None = None
+    yarn_beta_slow: Positive | None = None
+    yarn_orig_ctx: Count | None = None
+
+
+@dataclass(frozen=True)
+class LlamaOptions(_WeightDetails, _ContextDetails):
+    """What llama.cpp lets a program choose and few have to: `Engine.load(.., llama=LlamaOptions(swa_full=False))`.
+
+    - `split_mode`: how several GPUs share a model; `main_gpu`: the one for what is not split; `tensor_split`: the share
+      of each.
+    - `offload_kqv`: the KV cache is on the GPU.
+    - `swa_full`: sliding-window layers keep every cell; without it a sequence cannot be trimmed far, and prefixes are
+      reused less.
+    - `checkpoint_mib`: MiB for checkpoints of recurrent and hybrid models, with which a prompt that was edited or is
+      sent again need not be evaluated from its beginning; 0 for none.
+    - `rope_scaling_type`: how rotary positions are stretched; None is the model's own. With "yarn" and an `n_ctx` above
+      the training length, `yarn_orig_ctx` (the length before stretching) and `rope_freq_scale` (that length through
+      `n_ctx`) are filled in. `rope_freq_base`, `rope_freq_scale`: 0 is the model's own.
+    - `yarn_*`: YaRN's parameters; None is the model's own. `yarn_ext_factor`: the share of extrapolation; with 0, and
+      only then, `yarn_attn_factor` scales attention, which llama.cpp otherwise takes from the factor. `yarn_beta_fast`,
+      `yarn_beta_slow`: rotations in the original length above which a dimension is kept, and below which it is
+      stretched whole.
+
+    Raises RequestError for a value that is not valid.
+    """
+
+    def __post_init__(self) -> None:
+        if isinstance(self.tensor_split, list):
+            object.__setattr__(self, "tensor_split", tuple(self.tensor_split))
+        check_fields(self)
+
+    @property
+    def of_weights(self) -> tuple[str, ...]:
+        """The names of the options of weights that are not the defaults."""
+        names = (field.name for field in fields(_WeightDetails))
+        return tuple(name for name in names if getattr(self, name) != getattr(_WeightDetails, name))
+
+
+@dataclass(frozen=True)
+class ModelOptions(_WeightDetails):
+    """How the weights are loaded: `split_mode`, `main_gpu` and `tensor_split` of `LlamaOptions`, and:
+
+    `n_gpu_layers`: layers to offload, -1 for all. None: as many as fit into the free memory of the devices (0 if
+    nothing was planned). `check_memory`: refuse weights larger than the available memory, instead of leaving that to
+    the kernel. `use_extra_bufts`, which the preflight sets: repack weights for this CPU (faster; switching it off
+    avoids one known fault).
+    """
+
+    n_gpu_layers: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     use_mmap: bool = True
     use_mlock: bool = False
     check_memory: bool = True
@@ -114,9 +167,9 @@ class ModelOptions:
         check_fields(self)
 
 
-@dataclass(frozen=True, slots=True)
-class ContextOptions:
-    """How a context is made.
+@dataclass(frozen=True)
+class ContextOptions(_ContextDetails):
+    """How a context is made: the others of `LlamaOptions`, and:
 
     - `n_ctx`: maximum number of tokens in one conversation, its answers included. None: 8,192 or the training length,
       whichever is less, or still less if memory is short; the log says how many.
@@ -133,16 +186,6 @@ class ContextOptions:
       many as `n_threads`, or one for each logical processor if that is None too.
     - `flash_attn`: "auto" leaves the choice to llama.cpp on a GPU. On the CPU it means "off", which makes answers after
       long prompts faster and prefill slower, but "on" for a shared pool and for quantised values.
-    - `swa_full`: sliding-window layers keep every cell; without it a sequence cannot be trimmed far.
-    - `rope_scaling_type`: how rotary positions are stretched; None is the model's own. With "yarn" and an `n_ctx` above
-      the training length, `yarn_orig_ctx` (the length before stretching) and `rope_freq_scale` (that length through
-      `n_ctx`) are filled in. `rope_freq_*`: 0 is the model's own.
-    - `yarn_*`: YaRN's parameters; None is the model's own. `yarn_ext_factor`: the share of extrapolation; with 0, and
-      only then, `yarn_attn_factor` scales attention, which llama.cpp otherwise takes from the factor. `yarn_beta_fast`,
-      `yarn_beta_slow`: rotations in the original length above which a dimension is kept, and below which it is
-      stretched whole.
-    - `checkpoint_mib`: MiB for checkpoints of recurrent and hybrid models, with which a prompt that was edited or is
-      sent again need not be evaluated from its beginning; 0 for none.
     - `check_memory`: refuse what would not fit into memory.
     - `pooling`: how `embed` makes one vector of those of a text's tokens; None: as the file says, else their mean.
     - `control_vectors`: paths of control vectors with their scales, whose sum is added to what the layers compute.
@@ -161,17 +204,6 @@ class ContextOptions:
     flash_attn: FlashAttention = "auto"
     type_k: CacheType = "f16"
     type_v: CacheType = "f16"
-    offload_kqv: bool = True
-    swa_full: bool = True
-    rope_freq_base: Share = 0.0
-    rope_freq_scale: Share = 0.0
-    rope_scaling_type: RopeScaling | None = None
-    yarn_ext_factor: Annotated[float, Field(ge=0, le=1)] | None = None
-    yarn_attn_factor: Positive | None = None
-    yarn_beta_fast: Positive | None = None
-    yarn_beta_slow: Positive | None = None
-    yarn_orig_ctx: Count | None = None
-    checkpoint_mib: Annotated[int, Field(ge=0, lt=2**31)] = 256
     check_memory: bool = True
     pooling: Pooling | None = None
     control_vectors: tuple[tuple[str, float], ...] = ()
