@@ -9,12 +9,17 @@ from engine.formats.families import JsonSyntax
 from engine.formats.parsing.emitter import CallEmitter, Emitter
 from engine.formats.parsing.grammar import JsonText, Marker, Node, arranged, edges, in_order, relocated
 from engine.formats.parsing.json_reader import LONE_SURROGATE, JsonReader, Outcome
-from engine.formats.parsing.reader import Gen, compiled
+from engine.formats.parsing.reader import Gen, begins, compiled
 from engine.formats.parsing.shapes.pythonic import LiteralReader
 from engine.formats.parsing.shapes.section import Section
 from engine.types.tools import Tool
 
 WRAPPERS = ("function", "tool_call")
+_ARGUMENTS = frozenset(["arguments", "parameters", "args", "input", "params", "kwargs", "tool_input"])
+"""The keys that models use for a call's arguments, in any case."""
+_IDS = frozenset(["id", "call_id", "tool_call_id", "index"])
+_EMPTY = ("null", "None", '""', "''", "{}", "[]")
+_TYPES = tuple(f"{q}{name}{q}" for q in "\"'" for name in ("function", "function_call", "tool_call", "tool_use"))
 PLAIN = JsonSyntax(shape="json", bare=True)
 """How most models write a call as JSON, with no marks of their own."""
 _NEXT = re.compile(r"\s*[;,]?\s*\{")
@@ -23,7 +28,11 @@ FENCE = compiled("```json", "```")
 
 
 class JsonShape:
-    """Reads `{"name": .., "arguments": {..}}`, an array of such objects, or several."""
+    """Reads `{"name": .., "arguments": {..}}`, an array of such objects, or several.
+
+    The arguments stand under the family's key, or one that models use for them. A second object of arguments, or a
+    value under any other key, makes the call malformed, with that text in it: what is not known is never left out.
+    """
 
     def __init__(self, section: Section, syntax: JsonSyntax = PLAIN) -> None:
         self._section = section
@@ -93,6 +102,7 @@ class JsonShape:
         outcome = yield from self._members(state)
         reader.record = None
         if outcome is Outcome.COMPLETE and state.call is not None:
+            state.raw.clear()
             cut_short = not (yield from self._section.object_ends(listed=listed))
             outcome = Outcome.MALFORMED if cut_short else outcome
         if outcome is Outcome.COMPLETE and state.call is not None:
@@ -108,6 +118,7 @@ class JsonShape:
             else:
                 yield from self._section.rest_is_malformed(call)
         else:
+            state.call.write(reader.plain("".join(state.raw)))
             yield from self._section.rest_is_malformed(state.call)
 
     def _members(self, state: "_JsonCall", depth: int = 0) -> Gen[Outcome]:
@@ -132,9 +143,12 @@ class JsonShape:
             if key is not None and (yield from reader.after_space("marker")) == ":":
                 reader.take(1, "marker")
                 outcome = yield from self._member(state, key, depth)
-                if outcome is Outcome.COMPLETE:
-                    continue
-                return outcome
+                if outcome is not Outcome.COMPLETE:
+                    return outcome
+                if state.call is not None:
+                    state.raw.clear()
+                    reader.record = state.raw
+                continue
             return Outcome.MALFORMED if (yield from reader.more()) else Outcome.TRUNCATED
 
     def _member(self, state: "_JsonCall", key: str, depth: int) -> Gen[Outcome]:
@@ -150,23 +164,37 @@ class JsonShape:
             if name is None:
                 return Outcome.MALFORMED if (yield from reader.more()) else Outcome.TRUNCATED
             state.named(name)
-            reader.record = None
             return Outcome.COMPLETE
-        if key in syntax.arguments_fields and not state.has_arguments:
-            state.has_arguments = True
-            return (yield from self._value(state, state.write, "arguments", unwrapped=first == '"'))
         if key in syntax.id_fields:
             fragments: list[str] = []
             outcome = yield from self._value(state, fragments.append, "id")
             state.id = _id("".join(fragments))
             return outcome
+        if key in WRAPPERS and first == "{" and state.call is None:
+            return (yield from self._members(state, depth + 1))
         if syntax.name_is_key and state.call is None:
             state.named(key)
-            reader.record = None
-            state.has_arguments = True
-            return (yield from self._value(state, state.write, "arguments"))
-        if key in WRAPPERS and first == "{":
-            return (yield from self._members(state, depth + 1))
+        elif state.has_arguments or not (key in syntax.arguments_fields or key.casefold() in _ARGUMENTS):
+            return (yield from self._other(state, key))
+        return (yield from self._arguments(state, unwrapped=first == '"' and not syntax.name_is_key))
+
+    def _arguments(self, state: "_JsonCall", *, unwrapped: bool) -> Gen[Outcome]:
+        state.has_arguments = True
+        if state.call is not None:
+            state.raw.clear()
+            self._reader.record = None
+        return (yield from self._value(state, state.write, "arguments", unwrapped=unwrapped))
+
+    def _other(self, state: "_JsonCall", key: str) -> Gen[Outcome]:
+        """Read a member that is no part of a call, unless it has something to say: then the call is malformed."""
+
+        def is_idle(text: str) -> bool | None:
+            if key in _IDS and text[:1] not in ("{", "["):
+                return True
+            return begins("".join(text.split()), _EMPTY if key != "type" else (*_EMPTY, *_TYPES))
+
+        if (yield from self._reader.judged(is_idle)) is False:
+            return Outcome.MALFORMED
         return (yield from self._value(state, lambda _: None, "marker"))
 
     def _value(
