@@ -224,7 +224,10 @@ class CallEmitter:
             return "unknown_tool"
         if not isinstance(value, dict):
             return "invalid_arguments"
-        check = tools[self.name].check if tools is not None else None
+        tool = tools[self.name] if tools is not None else None
+        if tool is not None and "properties" in value and value == tool.parameters:
+            return "invalid_arguments"  # the tool's own definition
+        check = tool.check if tool is not None else None
         return "invalid_arguments" if check is not None and check(value) is not None else None
 
 

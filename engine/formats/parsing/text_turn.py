@@ -9,10 +9,10 @@ from itertools import repeat
 
 from engine.formats.families import Format
 from engine.formats.parsing.emitter import QUOTES, Emitter, Span
-from engine.formats.parsing.lookahead import LONGEST, MOST, Trial
+from engine.formats.parsing.lookahead import LONGEST, MOST, DraftTrial
 from engine.formats.parsing.reader import CUT, WINDOW, Gen, Mark, Reader, Spelling, begins, compiled
 from engine.formats.parsing.shapes import SectionReader
-from engine.formats.parsing.unmarked import BareCalls, Demands
+from engine.formats.parsing.unmarked import BareCalls, Demands, is_bare
 from engine.formats.parsing.whole_calls import FENCE, WholeCalls
 from engine.formats.parsing.whole_calls import MARKS as WHOLE
 
@@ -34,7 +34,9 @@ class TextTurn:
         self._calls = SectionReader(reader, emitter, tools, spelling) if tools and demands.calls else None
         self._bare = None
         whole = tools if tools and (tools.shape == "json" or tools.shape == "pythonic") else None
-        without_markers = whole is not None and whole.bare if demands.drops else tools is None or whole is not None
+        # An answer's format, and an answer where no call is wanted, leave only the family's own form.
+        own_only = demands.drops or demands.json
+        without_markers = whole is not None and is_bare(whole) if own_only else tools is None or whole is not None
         if demands.calls and (demands.demanded or (without_markers and emitter.tools is not None)):
             self._bare = BareCalls(reader, emitter, tools, spelling, demands)
         self._whole = None
@@ -58,7 +60,7 @@ class TextTurn:
         self._header_end = compiled(marks.header_end.text)
         self._ends_on_call = reasoning is not None and reasoning.ends_on_call
         self._wrappers = self._calls.section.wrappers if self._calls else frozenset[str]()
-        self._trial_of = partial(Trial, reader, emitter, spelling=spelling)
+        self._trial_of = partial(DraftTrial, reader, emitter, spelling=spelling)
         self._in_code = False  # behind a code fence that is text
         self._failed = 0  # trials
         self._unmarked: BareCalls | WholeCalls | None = None  # those whose call begins at the front
@@ -451,7 +453,7 @@ class TextTurn:
             # While this is open, a constraint holds the text to be the call that it looks like.
             emitter.in_reasoning, reader.answer_start, reader.call_start = False, reader.consumed, reader.consumed
         trial = self._trial_of(syntax, ends=self._reasoning_ends, at_once=self._ends_on_call, wrapped=wrapped)
-        is_call = yield from trial.succeeds(reader.put_back)
+        is_call = yield from trial.succeeds()
         reader.call_start = None
         if not is_call:
             self._failed += 1

@@ -3,10 +3,12 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from engine.formats.families import ToolSyntax
 from engine.formats.parsing.emitter import Emitter
 from engine.formats.parsing.json_reader import JsonReader, Outcome
+from engine.formats.parsing.lookahead import BareTrial
 from engine.formats.parsing.reader import Gen, Reader, Spelling, compiled
 from engine.formats.parsing.shapes import JsonShape, PythonicShape, Section
 from engine.formats.parsing.shapes.json_calls import FENCE, PLAIN, WRAPPERS
@@ -50,6 +52,11 @@ _ANSWER = re.compile(r'\{\s*"response"\s*:\s*(?=\S)')
 _ANSWER_START = '{"response":'
 
 
+def is_bare(syntax: ToolSyntax) -> bool:
+    """Whether the family itself writes calls without markers."""
+    return (syntax.shape == "json" or syntax.shape == "pythonic") and (syntax.bare or not syntax.section[0])
+
+
 class BareCalls:
     """Recognises and reads calls without markers.
 
@@ -60,6 +67,15 @@ class BareCalls:
         self, reader: Reader, emitter: Emitter, syntax: ToolSyntax | None, spelling: Spelling, demands: Demands
     ) -> None:
         choice = demands.choice
+
+        def read(inner: Reader, made: Emitter) -> Gen[None]:
+            return BareCalls(inner, made, syntax, spelling, demands).read()
+
+        self._own = syntax is not None and is_bare(syntax)
+        self._may_answer = demands.json or demands.drops
+        self._is_cut = False
+        closer = spelling.mark(syntax.section[1]).text if syntax is not None else ""
+        self._trial = partial(BareTrial, reader, emitter, spelling, read, closer=closer)
         json = syntax if syntax is not None and syntax.shape == "json" else PLAIN
         self._syntax = json.model_copy(update={"section": ("", ""), "code": ("", ""), "bare": True})
         unmarked = Section(reader, emitter, self._syntax, spelling)
@@ -134,13 +150,28 @@ class BareCalls:
         call.end(verdict.get(outcome))
 
     def stands_here(self) -> Gen[bool]:
-        """Whether a call begins here; decided as soon as its name is complete."""
-        return (yield from self._reader.judged(self._decided)) is True
+        """Whether calls stand here. Where one is demanded, its name decides."""
+        if (yield from self._reader.judged(self._decided)) is not True:
+            return False
+        reader = self._reader
+        if self._demanded or (self._answers and _ANSWER.match(reader.buffer, reader.pos)):
+            return True
+        # The family's own form is passed on as it comes, unless its text may be an answer after all. Another form is no
+        # call then.
+        own = self._own and (self._list is None or reader.buffer.startswith("[", reader.pos))
+        if self._may_answer and not own:
+            return False
+        trial = self._trial(at_end=self._may_answer or not own)
+        stands = yield from trial.succeeds()
+        self._is_cut = trial.is_cut
+        return stands
 
     def is_cut(self) -> bool:
         """Whether the output was cut off in what was probably the beginning of a call."""
         reader = self._reader
-        return reader.closed and reader.cut and reader.left > 0 and self._decided(reader.buffer[reader.pos :]) is None
+        if not (reader.closed and reader.cut and reader.left):
+            return False
+        return self._is_cut or self._decided(reader.buffer[reader.pos :]) is None
 
     def _decided(self, text: str) -> bool | None:
         """Whether the text begins with a call; None while it is too short to tell."""

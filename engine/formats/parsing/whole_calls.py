@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from engine.formats.parsing.emitter import Emitter
 from engine.formats.parsing.json_reader import LONE_SURROGATE
-from engine.formats.parsing.lookahead import LONGEST, MOST
+from engine.formats.parsing.lookahead import LONGEST, MOST, ends_well
 from engine.formats.parsing.reader import WINDOW, Gen, Reader, compiled
 from engine.tools import json_value
 from engine.types.tools import Tool
@@ -106,7 +106,7 @@ class WholeCalls:
             if not (yield from self._value()):
                 return False
             if not fenced:
-                return True
+                return (yield from self._reader.judged(ends_well)) is not False
             yield from self._spaces()
             if not (yield from reader.more()):
                 return True
@@ -190,7 +190,7 @@ class WholeCalls:
             return None
         name, given = node.get("name"), [node[key] for key in ("arguments", "parameters") if key in node]
         tool = self._named(name) if isinstance(name, str) else None
-        if tool is None or len(given) != 1:
+        if tool is None or len(given) != 1 or isinstance(outer.get("id"), dict | list):
             return None
         arguments = given[0] if isinstance(given[0], str) else json.dumps(given[0], ensure_ascii=False)
         id_ = outer.get("id")

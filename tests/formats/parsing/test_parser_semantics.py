@@ -16,6 +16,7 @@ JSON = {"json": True}
 DEMANDED = {"tool_choice": "required"}
 NAMED = {"tool_choice": ToolName(name="get_weather")}
 PING = ("ping", "{}", None)
+PINGS = [PING, PING]
 R1 = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>"
 OSS = {"prefix": "<|start|>assistant"}
 
@@ -36,7 +37,7 @@ ROWS: list[tuple[str, str, dict[str, Any], str, str, list[tuple[str, str, str | 
     ("gpt-oss", "<|channel|>final<|message|>a ``` b<|return|>", {**JSON, **OSS}, "", "a ``` b", []),
     # Calls without markers: a declared tool's name makes one; a demanded call may come in more forms.
     ("content-only", '{"tool_call":{"name":"ping","arguments":{}}}', {}, "", "", [PING]),
-    ("content-only", '{"tool_calls":[{"name":"ping","arguments":{}}, {"name":"ping"}]}', {}, "", "", [PING, PING]),
+    ("content-only", '{"tool_calls":[{"name":"ping","arguments":{}}, {"name":"ping","args":{}}]}', {}, "", "", PINGS),
     ("content-only", '{"tool_calls": 1}', {}, "", '{"tool_calls": 1}', []),
     ("hermes", '[{"name":"ping","arguments":{}},{"name":"ping","arguments":{}}]', DEMANDED, "", "", [PING, PING]),
     ("hermes", '[{"name":"ping","arguments":{}}]', {}, "", '[{"name":"ping","arguments":{}}]', []),

@@ -76,6 +76,10 @@ TEXTS = (
     f"```json\n{BARE}\n{{}}\n```",
     f"See {BARE[:-3]}",
     '[{"name": "Ada"}, {"name": "Bob"}]',
+    f"Never send {BARE} again!",
+    f'[{{"name": "wipe", "risk": "high"}}, {BARE}]',
+    f'[\n{{"name": "wipe", "risk": "high"}},\n{BARE}\n]',
+    f'{{"answer": {BARE}}}',
     "Use {braces} and [brackets], and ```fences```.",
 )
 
@@ -84,8 +88,6 @@ TEXTS = (
 @pytest.mark.parametrize("text", TEXTS)
 def test_other_text_stays_text(family: str, text: str) -> None:
     for chunks in splits(text):
-        if text.startswith('{"name": "trip"') and family == "llama-3":
-            continue  # its name decides there
         completion = read(family, text, chunks)
         assert (completion.content, completion.tool_calls) == (text, ()), text
 

@@ -31,12 +31,14 @@ class JsonShape:
     """Reads `{"name": .., "arguments": {..}}`, an array of such objects, or several.
 
     The arguments stand under the family's key, or one that models use for them. A second object of arguments, or a
-    value under any other key, makes the call malformed, with that text in it: what is not known is never left out.
+    value under any other key, makes the call malformed, with that text in it: what is not known is never left out. So
+    do missing arguments where no marker says that this is a call.
     """
 
     def __init__(self, section: Section, syntax: JsonSyntax = PLAIN) -> None:
         self._section = section
         self._syntax = syntax
+        self._bare = not section.open.text
         self._reader = section.reader
         self._json = JsonReader(section.reader, (section.close.text,), section.hard)
 
@@ -101,9 +103,11 @@ class JsonShape:
         reader.record = state.raw
         outcome = yield from self._members(state)
         reader.record = None
+        if outcome is Outcome.COMPLETE and self._bare and not state.has_arguments:
+            outcome = Outcome.MALFORMED
         if outcome is Outcome.COMPLETE and state.call is not None:
             state.raw.clear()
-            cut_short = not (yield from self._section.object_ends(listed=listed))
+            cut_short = not (yield from self._section.object_ends(listed=listed, bare=self._bare))
             outcome = Outcome.MALFORMED if cut_short else outcome
         if outcome is Outcome.COMPLETE and state.call is not None:
             state.call.end(None, state.id)
@@ -165,7 +169,7 @@ class JsonShape:
                 return Outcome.MALFORMED if (yield from reader.more()) else Outcome.TRUNCATED
             state.named(name)
             return Outcome.COMPLETE
-        if key in syntax.id_fields:
+        if key in syntax.id_fields and first not in "{[":
             fragments: list[str] = []
             outcome = yield from self._value(state, fragments.append, "id")
             state.id = _id("".join(fragments))

@@ -150,10 +150,11 @@ class Section:
             if not (yield from self.reader.match(again)):
                 return
 
-    def object_ends(self, *, listed: bool = False) -> Gen[bool]:
+    def object_ends(self, *, listed: bool = False, bare: bool = False) -> Gen[bool]:
         """Whether the text behind an object, and superfluous brackets, can stand there: another line, a marker, or
         punctuation of JSON. If not, a quote inside a string has cut the object short. Where no marker ends a call, any
-        text may follow, unless the object is one of a list (`listed`)."""
+        text may follow, unless the object is one of a list (`listed`). Where none begins one (`bare`), no sentence goes
+        on behind it."""
         free = not (self.closers.literals or listed)
 
         def stands(text: str) -> bool | None:
@@ -163,7 +164,9 @@ class Section:
             head = rest.lstrip(" \t}]")[:1]
             if not head:
                 return None
-            return head in self._behind_object or head >= chr(FIRST_CONTROL) or (free and rest[0] not in '"\\}')
+            goes_on = bare and rest != text and head.isalnum()
+            known = head in self._behind_object or head >= chr(FIRST_CONTROL)
+            return known or (free and not goes_on and rest[0] not in '"\\}')
 
         return (yield from self.reader.judged(stands)) is not False
 
