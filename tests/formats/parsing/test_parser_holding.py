@@ -176,7 +176,6 @@ def test_a_call_s_opening_marker_before_prose_is_let_go(family: str) -> None:
         ("llama-3", '{"name": "ping"', '{"name": "ping"'),
         ("llama-3", '{"name": "ping", "parameters": {', ""),
         ("llama-3", '{"name": "ping", "risk"', '{"name": "ping", "risk"'),
-        ("llama-3", '{"name": "ping", "risk": "h', ""),
         ("llama-3", '{"type": "function", "name": "p', '{"type": "function", "name": "p'),
         ("xlam", '{"type": "function", "nope', ""),
         ("llama-3", '{"function": {"name": "p', '{"function": {"name": "p'),
