@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, is_dataclass
 from dataclasses import fields as fields_of
+from fractions import Fraction
 from functools import cache, lru_cache
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -385,6 +386,15 @@ def _unique(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterabl
         yield Unfit(f"{shortened(repr(instance))} has non-unique elements")
 
 
+def _multiple(validator: Any, of: Any, instance: Any, schema: Any) -> Iterable[Any]:
+    """The keyword `multipleOf`, of numbers as they are written: 19.99 is a multiple of 0.01, in binary it is not."""
+    from jsonschema.exceptions import ValidationError as Unfit
+
+    del schema
+    if validator.is_type(instance, "number") and (Fraction(str(instance)) / Fraction(str(of))).denominator != 1:
+        yield Unfit(f"{instance!r} is not a multiple of {of!r}")
+
+
 def _unevaluated(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[Any] | None:
     return _linear_unevaluated()(validator, value, instance, schema)
 
@@ -406,6 +416,7 @@ _OWN: Mapping[str, _Keyword] = {
     "pattern": _pattern,
     "patternProperties": _pattern_properties,
     "uniqueItems": _unique,
+    "multipleOf": _multiple,
     "unevaluatedProperties": _unevaluated,
 }
 

@@ -54,7 +54,7 @@ def prepared(schema: object, refusal: Refusal, what: str, *, close: bool) -> Pre
     if refusal([strict]) == [None]:
         return Prepared(strict)
     checked: list[str] = []
-    loose = _relaxed(strict, "$", _unheld_patterns(strict, refusal), checked)
+    loose = _relaxed(strict, "$", _unheld(strict, refusal), checked)
     for attempt, notes in ((loose, ()), (_without_counts(loose), ("minProperties, maxProperties",))):
         whole = {**attempt, "x-guidance": {"coerce_one_of": True}}
         if refusal([whole]) == [None]:
@@ -126,22 +126,24 @@ def closed(schema: Schema) -> Schema:
     return visit("$", schema, may_close="#" not in open_targets)
 
 
-def _unheld_patterns(schema: Schema, refusal: Refusal) -> frozenset[object]:
-    """Returns the patterns that no grammar can enforce."""
-    every = {node["pattern"]: None for _, node in subschemas(schema) if isinstance(node.get("pattern"), str)}
-    whys = refusal([{"type": "string", "pattern": pattern} for pattern in every])
-    return frozenset(pattern for pattern, why in zip(every, whys, strict=True) if why is not None)
+def _unheld(schema: Schema, refusal: Refusal) -> frozenset[tuple[str, object]]:
+    """Returns the patterns and the multiples that no grammar can enforce, each with its keyword."""
+    kinds = (("pattern", str, "string"), ("multipleOf", int | float, "number"))
+    nodes = [node for _, node in subschemas(schema)]
+    every = {(key, node[key]): name for node in nodes for key, kind, name in kinds if isinstance(node.get(key), kind)}
+    whys = refusal([{"type": name, key: value} for (key, value), name in every.items()])
+    return frozenset(each for each, why in zip(every, whys, strict=True) if why is not None)
 
 
-def _relaxed(schema: Schema, place: str, patterns: frozenset[object], checked: list[str]) -> Schema:
-    """Returns a copy without the keywords that no grammar can enforce, among them these patterns; their JSON paths are
-    added to `checked`."""
-    copy = mapped(schema, lambda path, child: _relaxed(child, path, patterns, checked), place)
+def _relaxed(schema: Schema, place: str, values: frozenset[tuple[str, object]], checked: list[str]) -> Schema:
+    """Returns a copy without the keywords that no grammar can enforce, among them those with these values; their JSON
+    paths are added to `checked`."""
+    copy = mapped(schema, lambda path, child: _relaxed(child, path, values, checked), place)
     unheld = [key for key in copy if key in _CHECKED]
     if "format" in copy and str(copy["format"]) not in _HELD:
         unheld.append("format")
-    if isinstance(copy.get("pattern"), str) and copy["pattern"] in patterns:
-        unheld.append("pattern")
+    stated = [(key, copy[key]) for key in ("pattern", "multipleOf") if isinstance(copy.get(key), str | int | float)]
+    unheld += [key for key, value in stated if (key, value) in values]
     for key in unheld:
         del copy[key]
         if key != "format" or str(schema[key]) in FORMATS:  # others say nothing about a value
