@@ -18,7 +18,7 @@ from engine.formats.parsing.grammar import JsonText
 from engine.runtime.guidance import matcher
 from engine.tools.check import schema_check
 
-STEPS = st.builds(lambda count, places: Decimal(count).scaleb(-places), st.integers(1, 99), st.integers(0, 4))
+STEPS = st.tuples(st.integers(1, 99), st.integers(0, 4)).map(lambda each: Decimal(each[0]).scaleb(-each[1]))
 
 
 def fits(value: float, step: float) -> bool:
