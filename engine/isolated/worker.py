@@ -9,7 +9,7 @@ import pickle
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, BinaryIO
 
 from engine.isolated.answers import encoded
@@ -54,6 +54,7 @@ class _Worker:
         self._orders = orders
         self._answers = answers
         self._chunks = _Chunks()
+        self._compiling = _Compiling()
 
     def run(self) -> None:
         """Serve until the orders end."""
@@ -93,7 +94,7 @@ class _Worker:
             try:
                 match order:
                     case PickledRequest(id, request):
-                        runner.submit(self._chunks.filled(_opened(request)))
+                        self._submit(runner, self._chunks.filled(_opened(request)))
                     case Read(id, media) if projector is not None:
                         # It may take seconds, for which other orders do not wait.
                         threads.start(Thread(target=self._read, args=(id, media, projector), daemon=True))
@@ -101,16 +102,34 @@ class _Worker:
                         self._chunks.drop(id)
                     case Embed() | LoadAdapter() | DropAdapter():
                         runner.ask(order)
-                    case Cancel(id):
-                        runner.cancel(id)
-                    case EndReasoning(id):
-                        runner.end_reasoning(id)
-                    case Unpin(id):
-                        runner.unpin(id)
+                    case Cancel() | EndReasoning() | Unpin():
+                        if not self._compiling.later(order):
+                            _tell(runner, order)
                     case _:
                         raise AssertionError(order)
             except EngineError as error:
                 self._deliver([refusal(order.id, error)])
+
+    def _submit(self, runner: Any, request: Request) -> None:
+        """Submit a request. A grammar may take seconds to compile, for which other orders do not wait."""
+        if request.constraint is None:
+            runner.submit(request)
+            return
+        self._compiling.begin(request.id)
+        try:
+            threads.start(Thread(target=self._submit_compiled, args=(runner, request), daemon=True))
+        except BaseException:
+            self._compiling.end(request.id)
+            raise
+
+    def _submit_compiled(self, runner: Any, request: Request) -> None:
+        try:
+            runner.submit(request)
+        except Exception as error:  # noqa: BLE001 - whatever it is, who asked must hear of it
+            self._deliver([refusal(request.id, error)])
+        finally:
+            for order in self._compiling.end(request.id):
+                _tell(runner, order)
 
     def _read(self, id_: int, media: Media, projector: Projector) -> None:
         try:
@@ -127,6 +146,41 @@ class _Worker:
 
     def _deliver(self, replies: Sequence[Reply]) -> None:
         self._answers.send(encoded(list(replies)))
+
+
+class _Compiling:
+    """The requests whose grammars are being compiled, and the orders about them that wait until they are submitted."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._waiting: dict[int, list[Cancel | EndReasoning | Unpin]] = {}
+
+    def begin(self, id_: int) -> None:
+        with self._lock:
+            self._waiting[id_] = []
+
+    def later(self, order: Cancel | EndReasoning | Unpin) -> bool:
+        """Whether the order is about such a request; it is kept then."""
+        with self._lock:
+            waiting = self._waiting.get(order.id)
+            if waiting is not None:
+                waiting.append(order)
+            return waiting is not None
+
+    def end(self, id_: int) -> list[Cancel | EndReasoning | Unpin]:
+        """Returns the orders that waited, in their order."""
+        with self._lock:
+            return self._waiting.pop(id_)
+
+
+def _tell(runner: Any, order: Cancel | EndReasoning | Unpin) -> None:
+    match order:
+        case Cancel(id):
+            runner.cancel(id)
+        case EndReasoning(id):
+            runner.end_reasoning(id)
+        case Unpin(id):
+            runner.unpin(id)
 
 
 class _Chunks:

@@ -29,6 +29,7 @@ class Constraint:
       insert to close it. `reserve`: tokens reserved for the answer; reasoning is closed when only these are left.
     - `is_json`: the answer is one JSON text, and nothing but it is allowed. `close_at_limit`: it is completed when its
       tokens are used up. `only_calls`: the answer is calls, and nothing but them is allowed.
+    - `sizes`: the bytes that the compiled grammars take, if that was measured.
     """
 
     grammar: TurnGrammar
@@ -42,3 +43,4 @@ class Constraint:
     is_json: bool = False
     close_at_limit: bool = False
     only_calls: bool = False
+    sizes: tuple[int, ...] = ()

@@ -1,12 +1,13 @@
 """Decides when a turn's grammar is active: not while the model reasons, but from where its answer or a call begins."""
 
 from collections import deque
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from engine.runtime.guidance.ending import Closer
 from engine.runtime.guidance.json_text import JsonPlace
 from engine.runtime.guidance.matcher import Compiler, Matcher, check
-from engine.runtime.guidance.trial import Controls
+from engine.runtime.guidance.vocabulary import Vocabulary
 from engine.support.errors import RequestError
 from engine.types.constraint import Constraint
 
@@ -30,18 +31,23 @@ class ParserView(Protocol):
     def size(self, text: str, special: bool = False) -> int: ...
 
 
-def check_constraint(constraint: Constraint, controls: Controls) -> None:
-    """Try the grammars in a child process. Raises RequestError for one that cannot be enforced, or not compiled in
-    time."""
-    opens = constraint.may_reason and constraint.holds == "answer"
-    check(constraint.grammar.opening if opens else constraint.grammar.closed, controls)  # the opening holds the other
+def check_constraint(constraint: Constraint, vocabulary: Vocabulary) -> Constraint:
+    """Try in a child process what `compile_constraint` does. Returns the constraint with the sizes that were found.
+    Raises RequestError for a grammar that cannot be enforced, or is not compiled in time."""
+    return replace(constraint, sizes=tuple(verdict.size for verdict in check(_grammars(constraint), vocabulary)))
 
 
 def compile_constraint(constraint: Constraint, compiler: Compiler) -> None:
     """Compile the grammars, which have been checked. Raises RequestError for one that cannot be enforced."""
-    compiler.compiled(constraint.grammar.closed)
-    if constraint.may_reason and constraint.holds == "answer":
-        compiler.compiled(constraint.grammar.opening)
+    grammars = _grammars(constraint)
+    for grammar, size in zip(grammars, constraint.sizes or (0,) * len(grammars), strict=True):
+        compiler.compiled(grammar, size)
+
+
+def _grammars(constraint: Constraint) -> list[str]:
+    """Returns the grammars that a turn may need."""
+    opens = constraint.may_reason and constraint.holds == "answer"
+    return [constraint.grammar.closed, *([constraint.grammar.opening] if opens else [])]
 
 
 class _Read(NamedTuple):

@@ -5,13 +5,14 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, partial
 from time import thread_time
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from engine.runtime.guidance.json_text import JsonPlace
 from engine.runtime.guidance.numbers import Digits
-from engine.runtime.guidance.trial import Controls, ControlTokens, limits, refusals
+from engine.runtime.guidance.trial import Verdict, check_repetitions, limits, refusals, tried
+from engine.runtime.guidance.vocabulary import Vocabulary, VocabularyTokens, llguidance
 from engine.support.errors import RequestError
 from engine.types.answer_formats import GBNF, Lark, Regex
 
@@ -33,17 +34,17 @@ mask takes up to ten times as long as its token."""
 _SLOW_TOKENS = 3
 """In a row, before a grammar counts as too ambiguous: one alone is a machine that was busy."""
 MOST_GRAMMARS = 64
-MOST_CHARACTERS = 4_000_000
-"""The most compiled grammars that are cached for one vocabulary, and the most characters of grammar text in all of
-them."""
+MOST_BYTES = 256 << 20
+"""The most compiled grammars that are cached for one vocabulary, and the most bytes that they take together."""
+_EACH_CHARACTER = 300
+"""Bytes that a character of a grammar takes compiled, at most: so much is counted for one that no trial measured."""
 
 
-class Tokens(ControlTokens, Protocol):
-    """What constraints need of a vocabulary."""
+class Tokens(VocabularyTokens, Protocol):
+    """What constraints need of a model's tokens."""
 
     def tokenize(self, text: str, *, special: bool) -> list[int]: ...
-    def all_token_bytes(self) -> list[bytes]: ...
-    def is_end(self, token: int) -> bool: ...
+    def token_bytes(self, token: int) -> bytes: ...
 
 
 class Matcher:
@@ -158,18 +159,6 @@ class Matcher:
         return self._inner
 
 
-def llguidance() -> Any:
-    """Returns the library, imported at the first constraint. Raises RequestError if it cannot be loaded."""
-    try:
-        import llguidance as library
-    except ImportError as error:
-        raise RequestError(
-            f"Constraints need llguidance, which cannot be loaded ({error}). Where the address space is limited "
-            "(`ulimit -v`), raise the limit; otherwise reinstall it: pip install --force-reinstall llguidance."
-        ) from error
-    return library
-
-
 class Table:
     """A vocabulary as llguidance needs it.
 
@@ -178,15 +167,12 @@ class Table:
     """
 
     def __init__(self, tokens: Tokens) -> None:
-        library = llguidance()
-        wrapped = _Wrapped(tokens)
+        vocabulary = Vocabulary.of(tokens)
         self.size = tokens.size
-        self.bytes = wrapped.tokens
+        self.bytes = vocabulary.tokens
         self.ends = [token for token in range(tokens.size) if tokens.is_end(token)]
         self.marks = Marks(tokens)
-        self.inner: Any = library.LLTokenizer(
-            library.TokenizerWrapper(wrapped), n_vocab=tokens.size, eos_token=wrapped.eos_token_id
-        )
+        self.inner = vocabulary.tokenizer(partial(tokens.tokenize, special=False))
 
     def tokens(self, text: str) -> list[int]:
         """Tokenize plain text."""
@@ -264,51 +250,37 @@ class Marks:
         return [self.tokens.get(part, part) for part in parts if part]
 
 
-class _Wrapped:
-    """A vocabulary in the form that llguidance's wrapper asks for."""
-
-    def __init__(self, tokens: Tokens) -> None:
-        numbers = range(tokens.size)
-        self.tokens: Sequence[bytes] = tokens.all_token_bytes()
-        self.special_token_ids = [token for token in numbers if tokens.is_special(token)]
-        self.bos_token_id = None
-        self.eos_token_id = next(filter(tokens.is_end, numbers), tokens.size - 1)
-        self._tokenize = tokens.tokenize
-
-    def __call__(self, text: str | bytes) -> list[int]:
-        plain = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-        return self._tokenize(plain, special=False)
-
-
 class Compiler:
     """Compiles grammars for one vocabulary and caches the most recently used. Thread-safe."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, Matcher] = OrderedDict()
-        self._room = MOST_CHARACTERS
+        self._kept: OrderedDict[str, tuple[Matcher, int]] = OrderedDict()
+        self._room = MOST_BYTES
 
     @cached_property
     def table(self) -> Table:
         """The vocabulary's table."""
         return Table(self._tokens)
 
-    def compiled(self, grammar: str) -> Matcher:
-        """Returns a matcher at the beginning of a grammar. Raises RequestError if the grammar cannot be enforced."""
+    def compiled(self, grammar: str, size: int = 0) -> Matcher:
+        """Returns a matcher at the beginning of a grammar. `size`: the bytes that it takes, as its trial found. Raises
+        RequestError if the grammar cannot be enforced."""
         with self._lock:
             known = self._kept.get(grammar)
             if known is not None:
                 self._kept.move_to_end(grammar)
-                return known.copy()
+                return known[0].copy()
             table = self.table
         made = _compiled(table, grammar)
         with self._lock:
             if grammar not in self._kept:
-                self._kept[grammar] = made
-                self._room -= len(grammar)
+                taken = (size or _EACH_CHARACTER * len(grammar)) + len(grammar)
+                self._kept[grammar] = made, taken
+                self._room -= taken
             while len(self._kept) > MOST_GRAMMARS or (self._room < 0 and len(self._kept) > 1):
-                self._room += len(self._kept.popitem(last=False)[0])
+                self._room += self._kept.popitem(last=False)[1][1]
             return made.copy()
 
 
@@ -325,11 +297,14 @@ def _compiled(table: Table, grammar: str) -> Matcher:
     return made
 
 
-def check(grammar: str, controls: Controls) -> None:
-    """Raise RequestError for a grammar that cannot be enforced with this vocabulary, or not compiled in time."""
-    (why,) = refusals([grammar], controls)
-    if why is not None:
-        raise _unheld(why)
+def check(grammars: Sequence[str], vocabulary: Vocabulary) -> list[Verdict]:
+    """Returns what trials found of grammars that can be enforced. Raises RequestError for one that cannot, or that is
+    not compiled in time."""
+    verdicts = tried(grammars, vocabulary)
+    for verdict in verdicts:
+        if verdict.why is not None:
+            raise _unheld(verdict.why)
+    return verdicts
 
 
 def _unheld(why: str) -> RequestError:
@@ -342,7 +317,6 @@ def refusal(schemas: Sequence[Mapping[str, Any]]) -> list[str | None]:
     return refusals([json.dumps({"grammars": [{"json_schema": dict(schema)}]}) for schema in schemas])
 
 
-@lru_cache(maxsize=256)
 def regex_refusal(pattern: str) -> str | None:
     """Returns why a regular expression cannot be enforced; None if it can."""
     return refusals([llguidance().LLMatcher.grammar_from_regex(pattern)])[0]
@@ -353,6 +327,7 @@ def grammar_of(given: Regex | Lark | GBNF) -> str:
     matcher = llguidance().LLMatcher
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
+    check_repetitions(given.pattern if isinstance(given, Regex) else given.grammar)
     match given:
         case Lark(grammar):
             return grammar
@@ -374,19 +349,13 @@ def grammar_of(given: Regex | Lark | GBNF) -> str:
 def accepts(lark: str, text: str) -> bool:
     """Whether a grammar, which has been checked, matches the whole text. A grammar that names control tokens matches
     any, since a text holds none."""
-    matcher = _for_text(lark)
-    if matcher.is_error():
-        return True
-    matcher = matcher.deep_copy()
-    tokens = _bytes().tokenize_bytes(text.encode("utf-8", "surrogatepass"))
-    return (not tokens or matcher.consume_tokens(tokens)) and matcher.is_accepting()
-
-
-@lru_cache(maxsize=64)
-def _for_text(lark: str) -> Any:
     from llguidance import LLMatcher
 
-    return LLMatcher(_bytes(), LLMatcher.grammar_from_lark(lark), log_level=0, limits=limits())
+    matcher = LLMatcher(_bytes(), LLMatcher.grammar_from_lark(lark), log_level=0, limits=limits())
+    if matcher.is_error():
+        return True
+    tokens = _bytes().tokenize_bytes(text.encode("utf-8", "surrogatepass"))
+    return (not tokens or matcher.consume_tokens(tokens)) and matcher.is_accepting()
 
 
 @cache

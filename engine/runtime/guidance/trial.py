@@ -10,19 +10,22 @@ import logging
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from io import FileIO
-from typing import Any, BinaryIO, Protocol
+from random import Random
+from typing import Any, BinaryIO, NamedTuple
 
+from engine.runtime.guidance.repetitions import MOST_REPETITIONS, most_repetitions
+from engine.runtime.guidance.vocabulary import Vocabulary
 from engine.support import threads
 from engine.support.child import Child, ChildGoneError, ChildNotStartedError, ends, read_frame, write_frame
 from engine.support.deadlines import latest
 from engine.support.errors import RequestError
-from engine.support.limits import limit_resources
+from engine.support.limits import limit_growth, limit_resources, resident_bytes
 
 SECONDS = 30.0
 """The longest time limit of a trial, in seconds; with a deadline it is half of the time left, since this process then
@@ -36,6 +39,14 @@ _REMEMBERED = 1024
 _LONGEST_ANSWER = 1 << 24
 _MEMORY = 2 << 30
 """Bytes of address space of a child; it starts with half a gigabyte, most of it unused stacks of threads."""
+_GROWTH = 192 << 20
+"""Bytes that the grammars of one order may take, tokenizers not counted: an object of 1,500 optional members takes 13
+MiB, and this process takes as many for what passes."""
+_FORCED_STEPS = 4
+_STEPS, _WALK_SECONDS = 24, 0.25
+"""Steps over forced tokens; and of the walk behind them, the most tokens and the processor time after which it ends."""
+_MOST_VOCABULARIES = 4
+_LONGEST_REASON = 1000
 _STACK = 1 << 20
 """Bytes of stack for a compile: less than a caller's thread has, so that a grammar nested too deep ends the child, not
 this process."""
@@ -47,8 +58,8 @@ _log = logging.getLogger("engine.constraint")
 def limits() -> Any:
     """Returns llguidance's limits for one parser.
 
-    `step_max_items`: an object of 1,500 optional members needs 11,000 for a mask. `precompute_large_lexemes` would make
-    a compile depend on the vocabulary, which a trial does not have.
+    `step_max_items`: an object of 1,500 optional members needs 11,000 for a mask. `precompute_large_lexemes` would take
+    seconds before the first token for what most turns never reach.
     """
     from llguidance import LLParserLimits
 
@@ -61,40 +72,31 @@ def limits() -> Any:
     )
 
 
-class ControlTokens(Protocol):
-    """What a trial needs of a vocabulary."""
+class Verdict(NamedTuple):
+    """What a trial found: why a grammar cannot be enforced (None if it can), and the bytes that it took compiled."""
 
-    @property
-    def size(self) -> int: ...
-    def token_bytes(self, token: int) -> bytes: ...
-    def is_special(self, token: int) -> bool: ...
+    why: str | None
+    size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Controls:
-    """The part of a vocabulary that a grammar can name: the number of tokens, and the control tokens, as JSON."""
-
-    text: str = json.dumps({"size": 512, "special": {"511": "<|end|>"}})
-
-    @classmethod
-    def of(cls, tokens: ControlTokens) -> "Controls":
-        """Returns those of a vocabulary."""
-        special = filter(tokens.is_special, range(tokens.size))
-        texts = {str(token): tokens.token_bytes(token).decode("utf-8", "replace") for token in special}
-        return cls(json.dumps({"size": tokens.size, "special": texts}))
+def refusals(grammars: Sequence[str], vocabulary: Vocabulary | None = None) -> list[str | None]:
+    """Returns for each grammar why it cannot be enforced; None if it can. Raises RequestError like `tried`."""
+    return [verdict.why for verdict in tried(grammars, vocabulary)]
 
 
-def refusals(grammars: Sequence[str], controls: Controls | None = None) -> list[str | None]:
-    """Returns for each grammar why it cannot be enforced with this vocabulary (None: with any), or None if it can.
+def tried(grammars: Sequence[str], vocabulary: Vocabulary | None = None) -> list[Verdict]:
+    """Compile each grammar over a vocabulary (None: over bytes) in a child, and walk through it as a turn would.
 
-    Raises RequestError if trying them takes too long or too much memory.
+    Raises RequestError if that takes too long or too much memory.
     """
-    controls = controls or Controls()
-    keys = [sha256(f"{controls.text}\n{grammar}".encode(errors="surrogatepass")).hexdigest() for grammar in grammars]
+    for grammar in grammars:
+        check_repetitions(grammar)
+    vocabulary = vocabulary or _bytes()
+    keys = [sha256(f"{vocabulary.name}\n{grammar}".encode(errors="surrogatepass")).digest() for grammar in grammars]
     unknown = {key: grammar for key, grammar in zip(keys, grammars, strict=True) if key not in _verdicts}
     found = {key: _verdicts[key] for key in keys if key in _verdicts}
     if unknown:
-        found |= zip(unknown, _tried(list(unknown.values()), controls), strict=True)
+        found |= zip(unknown, _tried(list(unknown.values()), vocabulary), strict=True)
         _verdicts.update(found)
         while len(_verdicts) > _REMEMBERED:
             with suppress(KeyError):
@@ -102,8 +104,30 @@ def refusals(grammars: Sequence[str], controls: Controls | None = None) -> list[
     return [found[key] for key in keys]
 
 
-_verdicts: "OrderedDict[str, str | None]" = OrderedDict()
-_idle: deque[Child] = deque()
+def check_repetitions(grammar: str) -> None:
+    """Raise RequestError for repetitions in repetitions that come to more than any answer holds."""
+    if (count := most_repetitions(grammar)) > MOST_REPETITIONS:
+        raise RequestError(
+            f"The constraint repeats something up to {count:,} times, counting repetitions in repetitions; at most "
+            f"{MOST_REPETITIONS:,} are possible. Write smaller counts, or `*` for any number."
+        )
+
+
+@cache
+def _bytes() -> Vocabulary:
+    return Vocabulary.of_bytes()
+
+
+@dataclass(frozen=True, slots=True)
+class _Trier:
+    """A child, and the names of the vocabularies that it has."""
+
+    child: Child
+    known: set[str]
+
+
+_verdicts: "OrderedDict[bytes, Verdict]" = OrderedDict()
+_idle: deque[_Trier] = deque()
 _slots = threading.BoundedSemaphore(_MOST_CHILDREN)
 
 
@@ -114,65 +138,86 @@ def _after_fork() -> None:
     _slots = threading.BoundedSemaphore(_MOST_CHILDREN)
 
 
-def _tried(grammars: list[str], controls: Controls) -> list[str | None]:
+def _tried(grammars: list[str], vocabulary: Vocabulary) -> list[Verdict]:
     now, end = time.monotonic(), latest()
     until = now + (SECONDS if end is None else min(SECONDS, (end - now) / 2))
     slots = _slots
     if not slots.acquire(timeout=max(until - time.monotonic(), _LEAST_SECONDS)):
         raise _stopped(grammars, "other constraints are being tried and take all of the time")
     try:
-        child = _child()
-        answer = _asked(child, json.dumps([controls.text, grammars]).encode(), grammars, until)
-        _idle.append(child)
+        trier = _trier(vocabulary)
+        answer = _asked(trier.child, json.dumps([vocabulary.name, grammars]).encode(), grammars, until)
+        _idle.append(trier)
         return answer
     except ChildNotStartedError as error:
         _warn_once(str(error))
-        return _errors([controls.text, grammars], {})
+        tokenizer = vocabulary.tokenizer()
+        return [_verdict(tokenizer, vocabulary.end, grammar) for grammar in grammars]
     finally:
         slots.release()
 
 
-def _asked(child: Child, order: bytes, grammars: Sequence[str], until: float) -> list[str | None]:
+def _asked(child: Child, order: bytes, grammars: Sequence[str], until: float) -> list[Verdict]:
     try:
         with child.within(max(until - time.monotonic(), _LEAST_SECONDS)):
             child.send(order)
-            return json.loads(child.receive(_LONGEST_ANSWER))
-    except (ChildGoneError, ValueError) as error:
+            return [Verdict(*verdict) for verdict in json.loads(child.receive(_LONGEST_ANSWER))]
+    except (ChildGoneError, ValueError, TypeError) as error:
+        late = child.late
         child.kill()
-        raise _stopped(grammars, str(error).removesuffix(".")) from error
+        raise _stopped(grammars, str(error).removesuffix("."), late=late) from error
     except BaseException:
         child.kill()  # an interrupt; a late answer would be read as the answer to the next order
         raise
 
 
-def _child() -> Child:
-    """Returns a child that is ready. Raises ChildNotStartedError if none can be started."""
+def _trier(vocabulary: Vocabulary) -> _Trier:
+    """Returns a child that is ready and has the vocabulary. Raises ChildNotStartedError if none can be started."""
+    trier: _Trier | None = None
     with suppress(IndexError):
-        while True:
-            child = _idle.pop()
-            if child.alive:
-                return child
-            child.kill()
-    child = Child(
-        "engine.runtime.guidance.trial", "The process that tries constraints", "constraints are not tried", grace=0
+        while trier is None:
+            last = _idle.pop()
+            if last.child.alive:
+                trier = last
+            else:
+                last.child.kill()
+    trier = trier or _Trier(
+        Child(
+            "engine.runtime.guidance.trial", "The process that tries constraints", "constraints are not tried", grace=0
+        ),
+        set(),
     )
     try:
-        with child.within(_STARTING):
-            child.wait_for_greeting()
+        with trier.child.within(_STARTING):
+            if not trier.child.greeted:
+                trier.child.wait_for_greeting()
+            if vocabulary.name not in trier.known:
+                _make_room(trier.known)
+                trier.child.send(vocabulary.packed)
+                trier.child.receive(_LONGEST_ANSWER)
+                trier.known.add(vocabulary.name)
     except ChildGoneError as error:
-        child.kill()
+        trier.child.kill()
         raise ChildNotStartedError(str(error)) from error
     except BaseException:
-        child.kill()
+        trier.child.kill()
         raise
-    return child
+    return trier
 
 
-def _stopped(grammars: Sequence[str], why: str) -> RequestError:
+def _make_room(known: "set[str] | dict[str, Any]") -> None:
+    """Forget all vocabularies before there are too many: both sides do it at the same time."""
+    if len(known) >= _MOST_VOCABULARIES:
+        known.clear()
+
+
+def _stopped(grammars: Sequence[str], why: str, *, late: bool = True) -> RequestError:
     size = max(map(len, grammars))
+    short = "could not be compiled in time" if late else f"takes more than {_GROWTH >> 20} MiB to compile, or is faulty"
+    more = "; where the request set a short deadline, give it more time" if late else ""
     return RequestError(
-        f"The constraint ({size:,} characters of grammar) could not be compiled in time: {why}. Use a smaller or "
-        "simpler schema or grammar; where the request set a short deadline, give it more time."
+        f"The constraint ({size:,} characters of grammar) {short}: {why}. Use a smaller or simpler schema or "
+        f"grammar{more}."
     )
 
 
@@ -182,69 +227,73 @@ def _warn_once(why: str) -> None:
 
 
 def main() -> int:
-    """In the child: try the grammars of each order until the orders end; send back a list of errors and nulls."""
-    tokenizers: dict[str, Any] = {}
-    _errors([Controls().text, [_SIMPLE]], tokenizers)  # imports, in no time limit
+    """In the child: try the grammars of each order until the orders end; send back their verdicts."""
+    vocabulary = _bytes()
+    _verdict(vocabulary.tokenizer(), vocabulary.end, _SIMPLE)  # imports, in no time limit
     limit_resources(AS=_MEMORY, CORE=0)
     orders, answers = ends()
     threading.stack_size(_STACK)
-    thread = threading.Thread(target=_serve, args=(orders, answers, tokenizers))
+    thread = threading.Thread(target=_serve, args=(orders, answers))
     thread.start()
     thread.join()
     return 0
 
 
-def _serve(orders: BinaryIO, answers: FileIO, tokenizers: dict[str, Any]) -> None:
+def _serve(orders: BinaryIO, answers: FileIO) -> None:
+    tokenizers: dict[str, tuple[Any, int]] = {}
     while True:
         try:
-            order = json.loads(read_frame(orders))
+            order = read_frame(orders)
         except EOFError:
             return
-        write_frame(answers, json.dumps(_errors(order, tokenizers)).encode())
+        if order.startswith(b"{"):  # a vocabulary
+            limit_growth(None)
+            _make_room(tokenizers)
+            vocabulary = Vocabulary.unpacked(order)
+            tokenizers[vocabulary.name] = vocabulary.tokenizer(), vocabulary.end
+            write_frame(answers, b"null")
+            continue
+        name, grammars = json.loads(order)
+        limit_growth(_GROWTH)
+        write_frame(answers, json.dumps([_verdict(*tokenizers[name], grammar) for grammar in grammars]).encode())
 
 
-def _errors(order: Sequence[Any], tokenizers: dict[str, Any]) -> list[str | None]:
-    controls, grammars = order
-    if controls not in tokenizers:
-        tokenizers[controls] = _tokenizer(**json.loads(controls))
-    return [_error(tokenizers[controls], grammar) for grammar in grammars]
-
-
-def _error(tokenizer: Any, grammar: str) -> str | None:
-    """Compile a grammar and compute its first masks, for some limits show only there."""
+def _verdict(tokenizer: Any, end: int, grammar: str) -> Verdict:
+    """Compile a grammar and compute its first masks, for some limits show only there. Then walk on, over any tokens
+    that are allowed: where that leads may be no answer's business, but what it costs is."""
     from llguidance import LLMatcher
 
+    before = resident_bytes()
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
-    for _ in range(4):
+    for _ in range(_FORCED_STEPS):
         if matcher.is_error():
             break
         matcher.compute_bitmask()
         tokens = matcher.compute_ff_tokens()
         if not tokens or not matcher.consume_tokens(tokens):
             break
-    return matcher.get_error().partition("\n")[0] if matcher.is_error() else None
+    why = matcher.get_error().partition("\n")[0][:_LONGEST_REASON] if matcher.is_error() else None
+    if why is None:
+        _walk(matcher, end)
+    return Verdict(why, max(0, resident_bytes() - before))
 
 
-def _tokenizer(size: int, special: Mapping[str, str]) -> Any:
-    """Returns a vocabulary of this size with these control tokens; the others are single bytes, or empty."""
-    from llguidance import LLTokenizer, TokenizerWrapper
+def _walk(matcher: Any, end: int) -> None:
+    chance, until = Random(0), time.thread_time() + _WALK_SECONDS
+    for _ in range(_STEPS):
+        if matcher.is_error() or matcher.is_stopped() or time.thread_time() > until:
+            break
+        tokens = _any_of(matcher.compute_bitmask(), end, chance)
+        if not tokens or not matcher.consume_tokens(tokens):
+            break
 
-    return LLTokenizer(TokenizerWrapper(_Bytes(size, {int(token): text for token, text in special.items()})), size)
 
-
-class _Bytes:
-    def __init__(self, size: int, special: Mapping[int, str]) -> None:
-        plain: Iterable[int] = (token for token in range(size) if token not in special)
-        self._of_byte = [token for token, _ in zip(plain, range(256), strict=False)]
-        self.tokens = [b""] * size
-        for token, text in special.items():
-            self.tokens[token] = text.encode()
-        for byte, token in enumerate(self._of_byte):
-            self.tokens[token] = bytes([byte])
-        self.special_token_ids = list(special)
-        self.bos_token_id = None
-        self.eos_token_id = max(special, default=size - 1)
-
-    def __call__(self, text: str | bytes) -> list[int]:
-        data = text.encode() if isinstance(text, str) else text
-        return [self._of_byte[byte] for byte in data if byte < len(self._of_byte)]
+def _any_of(allowed: bytes, end: int, chance: Random) -> list[int]:
+    """Returns one of the tokens of a mask, not the end token; nothing if there is no other."""
+    start = chance.randrange(len(allowed))
+    for place in (*range(start, len(allowed)), *range(start)):
+        if allowed[place]:
+            bits = [place * 8 + bit for bit in range(8) if allowed[place] >> bit & 1 and place * 8 + bit != end]
+            if bits:
+                return [chance.choice(bits)]
+    return []

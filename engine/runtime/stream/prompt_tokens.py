@@ -6,7 +6,7 @@ from itertools import groupby
 
 from engine.runtime.cache.control_tokens import ControlTokens
 from engine.runtime.cache.token_memory import TurnMemory
-from engine.runtime.guidance.trial import Controls
+from engine.runtime.guidance.vocabulary import Vocabulary
 from engine.runtime.loop.backend import Vocab
 from engine.runtime.loop.generation import Limits
 from engine.runtime.loop.request import TurnRequest
@@ -96,9 +96,9 @@ class PromptTokens:
         return self._projected(media)
 
     @cached_property
-    def controls(self) -> Controls:
-        """The control tokens, as a trial of a grammar is told them."""
-        return Controls.of(self._vocab)
+    def vocabulary(self) -> Vocabulary:
+        """The tokens, as a trial of a grammar is told them."""
+        return Vocabulary.of(self._vocab)
 
     def turn_starts(self, tokens: Sequence[int], prompt: Prompt) -> tuple[int, ...]:
         """Returns where the last message and the turn to be generated begin in the prompt: later prompts may diverge

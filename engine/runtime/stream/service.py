@@ -152,7 +152,7 @@ class Service:
         check_end(tokens)
         check_fits(len(tokens), self.info.n_ctx)
         if turn.constraint is not None:
-            check_constraint(turn.constraint, self._prompts.controls)
+            turn = replace(turn, constraint=check_constraint(turn.constraint, self._prompts.vocabulary))
         limits = self._prompts.limits(turn, self.info.n_ctx - len(tokens))
         starts = self._prompts.turn_starts(tokens, turn.prompt)
         adapters = self._adapters.chosen(turn.named, tokens).salted(turn.cache_salt)

@@ -15,8 +15,8 @@ from engine.formats.grammar.json_schema import prepared
 from engine.runtime.guidance import matcher as constraint_matcher
 from engine.runtime.guidance import trial
 from engine.runtime.guidance.matcher import Compiler, grammar_of, masks, refusal
-from engine.runtime.guidance.trial import Controls, refusals
-from engine.support.child import Child
+from engine.runtime.guidance.trial import Verdict, refusals
+from engine.runtime.guidance.vocabulary import Vocabulary
 from engine.support.deadlines import finished_by
 from engine.support.errors import RequestError
 from engine.testing import ScriptedEngine
@@ -149,7 +149,7 @@ def test_one_child_serves_all_trials_until_one_is_too_slow() -> None:
 
 def _process() -> int:
     assert refusals([_lark(f'start: "{time.monotonic()}"')]) == [None]
-    return trial._idle[-1].process.pid  # pyright: ignore[reportPrivateUsage]
+    return trial._idle[-1].child.process.pid  # pyright: ignore[reportPrivateUsage]
 
 
 def _lark(grammar: str) -> str:
@@ -157,7 +157,7 @@ def _lark(grammar: str) -> str:
 
 
 def test_without_a_child_constraints_work_all_the_same(llm: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "_idle", deque[Child]())
+    monkeypatch.setattr(trial, "_idle", deque[object]())
     monkeypatch.setattr("sys.executable", "")
     assert llm.chat("Hi", response_format=Choice(["alone"]), reasoning=False).parsed == "alone"
     with pytest.raises(RequestError, match="cannot be enforced"):
@@ -209,9 +209,9 @@ def test_the_innermost_culprit_of_a_large_schema_is_found_at_once(llm: Engine) -
     orders: list[int] = []
     usual = trial._tried  # pyright: ignore[reportPrivateUsage]
 
-    def counted(grammars: list[str], controls: Controls) -> list[str | None]:
+    def counted(grammars: list[str], vocabulary: Vocabulary) -> list[Verdict]:
         orders.append(len(grammars))
-        return usual(grammars, controls)
+        return usual(grammars, vocabulary)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial, "_tried", counted)

@@ -1,0 +1,160 @@
+"""Patterns and grammars that explode are refused within the deadline, in the memory of a child; others go on.
+
+What is tried is what is then done: both grammars of a turn, over the model's own tokens, and some tokens further.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import APITimeoutError, BadRequestError
+
+from engine import Engine
+from engine.openai import OpenAI
+from engine.runtime.guidance import matcher
+from engine.runtime.guidance.guide import check_constraint
+from engine.runtime.guidance.matcher import Compiler
+from engine.runtime.guidance.repetitions import MOST_REPETITIONS, most_repetitions
+from engine.runtime.guidance.trial import tried
+from engine.runtime.guidance.vocabulary import Vocabulary
+from engine.support.deadlines import finished_by
+from engine.support.errors import RequestError
+from engine.support.limits import resident_bytes
+from engine.testing.scripted import ByteVocab
+from engine.types.answer_formats import GBNF, JsonSchema, Lark, Regex
+from engine.types.constraint import Constraint, TurnGrammar
+
+DEADLINE = 2.0
+MIB = 1 << 20
+INTERSECTION = "/(.*a.{16})/ & /(.*b.{15})/ & ~/(.*c.{17})/"
+CUBES = "((x{300}){300}){300}"
+EXPLODING: dict[str, Any] = {
+    "cubes": Regex(CUBES),
+    "cubes behind letters": Regex(f"[a-z]{{3}}{CUBES}"),
+    "cubes in quotes": Regex(f'"{CUBES}"'),
+    "squares": Regex("(x{3000}){300}"),
+    "a long text": Regex("x{999999}"),
+    "states": Lark(f'start: P A\nP: "x "\nA: {INTERSECTION}'),
+    "states behind letters": Lark(f"start: /[a-z]{{5}}/ A\nA: {INTERSECTION}"),
+    "names": Lark('start: A\nA: B{300}\nB: C{300}\nC: "x"{300}'),
+    "GBNF": GBNF('root ::= (("x"{300}){300}){300}'),
+    "a pattern of a schema": JsonSchema({"type": "string", "pattern": f"^{CUBES}$"}),
+    "an ambiguous grammar": Lark("start: s\ns: s s | s s s | s s s s | A\nA: /[a-z ]/"),
+}
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["here", "isolated"])
+def llm(request: pytest.FixtureRequest, builtin_model_path: Path) -> Iterator[Engine]:
+    with Engine.load(builtin_model_path, n_ctx=2048, n_sequences=4, n_threads=1, isolated=request.param) as engine:
+        engine.chat("Hi", response_format=Regex("[a-z]{3}"), reasoning=False)
+        yield engine
+
+
+@pytest.mark.parametrize("name", EXPLODING)
+def test_it_is_refused_within_the_deadline(llm: Engine, name: str) -> None:
+    before, began = resident_bytes(), time.monotonic()
+    with pytest.raises(RequestError, match=r"compiled in time|MiB to compile|up to [\d,]+ times"):
+        llm.chat("Hi", response_format=EXPLODING[name], deadline=DEADLINE)
+    assert time.monotonic() - began < DEADLINE + 1
+    assert resident_bytes() - before < 64 * MIB
+    assert llm.chat("Hi", response_format=Regex("[a-z]{3}"), reasoning=False).finish_reason == "stop"
+
+
+def test_others_go_on_meanwhile(llm: Engine) -> None:
+    def explode(name: str) -> None:
+        with pytest.raises(RequestError):
+            llm.chat("Hi", response_format=EXPLODING[name], deadline=DEADLINE)
+
+    threads = [threading.Thread(target=explode, args=(name,)) for name in ("squares", "states behind letters", "names")]
+    for thread in threads:
+        thread.start()
+    longest = 0.0
+    while any(thread.is_alive() for thread in threads):
+        began = time.monotonic()
+        llm.chat("Hi", max_tokens=4)
+        longest = max(longest, time.monotonic() - began)
+    assert 0 < longest < 1
+
+
+def tool(pattern: str) -> dict[str, Any]:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}, "required": ["a"]}
+    return {"type": "function", "function": {"name": "f", "parameters": schema, "strict": True}}
+
+
+BODIES: dict[str, dict[str, Any]] = {
+    "guided_regex": {"extra_body": {"guided_regex": CUBES}},
+    "guided_regex, no nesting": {"extra_body": {"guided_regex": "(x{3000}){300}"}},
+    "guided_grammar": {"extra_body": {"guided_grammar": 'root ::= (("x"{300}){300}){300}'}},
+    "a demanded call": {"tools": [tool(f"^{CUBES}$")], "tool_choice": "required"},
+    "a strict tool": {"tools": [tool("^(x{3000}){300}$")]},
+}
+
+
+@pytest.mark.filterwarnings("ignore:The pattern:engine.support.errors.EngineWarning")
+@pytest.mark.parametrize("name", BODIES)
+def test_nor_does_it_pass_through_the_client(llm: Engine, name: str) -> None:
+    with OpenAI(llm, timeout=DEADLINE) as client:
+        before, began = resident_bytes(), time.monotonic()
+        with pytest.raises((BadRequestError, APITimeoutError)):
+            client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}], **BODIES[name])
+        assert time.monotonic() - began < DEADLINE + 1
+        assert resident_bytes() - before < 64 * MIB
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("(x{3}){3}", 9),
+        ("a{1,1000}", 1000),
+        ("a{5,}", 5),
+        ("x{5}{6}", 30),
+        ("[(]{7}(a|b){2}", 7),
+        (r"\(a{3}\){2}", 3),
+        ("((a{2}|b{3}){4}c{5}){6}", 72),
+        ('start: (a~3 | b ~ 4..5)~6\na: "x{99}"', 30),
+        ("a{2}b{3}", 3),
+        ("a {x: 1}", 1),
+    ],
+)
+def test_repetitions_in_repetitions_are_multiplied(text: str, count: int) -> None:
+    assert most_repetitions(text) == count
+
+
+def test_as_many_repetitions_as_a_long_text_has_are_held(llm: Engine) -> None:
+    assert most_repetitions("([a-z]{1,100} ){1,1000}") <= MOST_REPETITIONS
+    answer = llm.chat("Hi", response_format=Regex("([a-z]{1,100} ){1,1000}"), max_tokens=20, reasoning=False)
+    assert answer.finish_reason in ("stop", "length")
+
+
+def test_a_trial_walks_over_the_models_own_tokens() -> None:
+    """In the steps of a walk, long tokens get to where single bytes do not."""
+    words = [letter.encode() * 40 for letter in "abcdefghij"]
+    vocabulary = Vocabulary([*words, b"x", b"<|end|>"], [11], 11)
+    assert Vocabulary.unpacked(vocabulary.packed) == vocabulary
+    grammar = json.dumps({"grammars": [{"lark_grammar": "start: /[a-j]{40}/ A\nA: /x{999999}/"}]})
+    assert tried([grammar])[0].why is None
+    with finished_by(time.monotonic() + 1), pytest.raises(RequestError, match="in time"):
+        tried([grammar], vocabulary)
+
+
+def test_both_grammars_of_a_turn_are_tried() -> None:
+    """An answer that only begins after reasoning is not reached from the turn's beginning."""
+    fine = '{"grammars": [{"lark_grammar": "start: /a/"}]}'
+    wrong = '{"grammars": [{"lark_grammar": "start: /a/ & /b/"}]}'
+    vocabulary = Vocabulary.of(ByteVocab())
+    checked = check_constraint(Constraint(TurnGrammar(opening=fine, closed=fine)), vocabulary)
+    assert len(checked.sizes) == 2
+    with pytest.raises(RequestError):
+        check_constraint(Constraint(TurnGrammar(opening=fine, closed=wrong)), vocabulary)
+
+
+def test_compiled_grammars_are_kept_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matcher, "MOST_BYTES", 10 * MIB)
+    compiler = Compiler(ByteVocab())
+    for number in range(8):
+        compiler.compiled(f'{{"grammars": [{{"lark_grammar": "start: /a{{{number}}}b/"}}]}}', 4 * MIB)
+    assert len(compiler._kept) == 2  # pyright: ignore[reportPrivateUsage]
