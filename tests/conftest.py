@@ -1,9 +1,8 @@
 """What all tests share: the repository's root, a cache of our own, no warning about this machine's llama.cpp build, and
 examples that may take as long as a busy machine needs.
 
-On a machine whose llama-cpp-python build faults, every load rightly warns that the remedy was applied; that is a fact
-about the machine, so it is no failure under `-W error`. The preflight's own tests ask for the warning by
-`pytest.warns`.
+Where this machine's build of llama.cpp dies of AMX, everything that the tests start leaves AMX out, by one environment
+variable that children inherit. The preflight's own tests take it back.
 """
 
 import compileall
@@ -12,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from checkout import tracked_files
 from hypothesis import settings
 
 from engine.isolated import preflight
-from engine.runtime.loop.config import ContextOptions, ModelOptions
+from engine.runtime.loop.config import AMX_VARIABLE, ContextOptions, ModelOptions
 from engine.support import _data
 
 settings.register_profile("no deadline", deadline=None)
@@ -39,10 +39,19 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         # Hundreds of children import the package; with PYTHONDONTWRITEBYTECODE each would compile it for itself.
         compileall.compile_dir(SECONDS.parents[1] / "engine", quiet=2)
+        _leave_out_amx_if_it_faults()
     within: float | None = config.getoption("within")
     if within is not None:
         lines = (line.split() for line in SECONDS.read_text(encoding="utf-8").splitlines())
         config.stash[_SLOW] = {name for seconds, name in lines if float(seconds) > within}
+
+
+def _leave_out_amx_if_it_faults() -> None:
+    with TemporaryDirectory() as own:
+        kept = os.environ.get("LLAMA_ENGINE_TEST_CACHE")
+        verdict = preflight.examine(ModelOptions(), ContextOptions(), directory=Path(kept or own) / "preflight")
+    if verdict.remedy == "amx":
+        os.environ[AMX_VARIABLE] = "0"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -58,12 +67,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
                 taken[report.location[0].removeprefix("tests/")] += report.duration  # pyright: ignore[reportArgumentType]
         lines = [f"{seconds:.1f} {name}\n" for name, seconds in taken.most_common() if seconds >= 0.5]
         SECONDS.write_text("".join(lines), encoding="utf-8")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    tolerated = pytest.mark.filterwarnings("default:.*preflight:engine.support.errors.EngineWarning")
-    for item in items:
-        item.add_marker(tolerated, append=False)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -95,27 +98,6 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LLAMA_ENGINE_CACHE", str(directory))
         yield directory
-
-
-@pytest.fixture(scope="session", autouse=True)
-def remedy(own_cache: Path) -> Iterator[None]:
-    """Where this machine's build of llama.cpp faults, what a test loads past the preflight has the remedy too."""
-    with pytest.MonkeyPatch.context() as patch:
-        if not preflight.examine(ModelOptions(), ContextOptions()).use_extra_bufts:
-            lib: Any = import_module("llama_cpp.llama_cpp")
-            defaults, load = lib.llama_model_default_params, lib.llama_model_load_from_file
-
-            def safely(path: bytes, params: Any) -> Any:
-                return load(path, _unpacked(params))
-
-            patch.setattr(lib, "llama_model_default_params", lambda: _unpacked(defaults()))
-            patch.setattr(lib, "llama_model_load_from_file", safely)
-        yield
-
-
-def _unpacked(params: Any) -> Any:
-    params.use_extra_bufts = False
-    return params
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from engine.isolated import preflight
 from engine.isolated.preflight import Verdict
 from engine.llama.lib import Device, LibraryFacts
 from engine.llama.plan.machine import batch_threads, default_threads
-from engine.runtime.loop.config import ContextOptions, ModelOptions
+from engine.runtime.loop.config import AMX_VARIABLE, ContextOptions, ModelOptions, amx_wanted
 from engine.support import _data
 from engine.support.display import visible
 from engine.support.errors import EngineError
@@ -135,6 +135,8 @@ class Report:
 
     def _features(self) -> str:
         amx = "AMX present" if self.machine.amx else "no AMX"
+        if self.machine.amx and not amx_wanted():
+            amx += f", left out by {AMX_VARIABLE}=0"
         return f"{' '.join(self.cpu_features) or 'unknown'} ({amx})"
 
     def _threads(self) -> str:
@@ -144,7 +146,10 @@ class Report:
 
     def _preflight(self) -> str:
         earlier = " (found by an earlier run)" if self.verdict.cached else ""
-        return f"{self.verdict.outcome}: {self.verdict.reason}{earlier}"
+        remedy = self.verdict.remedy
+        price = "" if remedy is None else f" {preflight.PRICES[remedy]}."
+        end = " The line below ends it." if remedy in preflight.OF_WEIGHTS else ""
+        return f"{self.verdict.outcome}: {self.verdict.reason}{earlier}{price}{end}"
 
     def _rebuild_notes(self) -> list[tuple[str, str]]:
         what = f"compiles llama-cpp-python for this machine: a {self.machine.backend} build"
@@ -159,7 +164,7 @@ def diagnose() -> Report:
     cpu, flags = preflight.processor()
     library, error = _ask_library()
     verdict = preflight.examine(ModelOptions(), ContextOptions())
-    cure_amx = machine.needs_cure(faulted=verdict.outcome in ("remedied", "faulty"))
+    cure_amx = verdict.remedy == "amx" or machine.needs_cure(faulted=verdict.outcome in ("remedied", "faulty"))
     return Report(
         engine_version=_version(),
         python=platform.python_version(),

@@ -1,9 +1,9 @@
 """Tries options in a child process on the built-in model, because a native fault would end the caller's process.
 
 The known fault: llama.cpp compiled by gcc 12 for a CPU with AMX dies in the first decode of a batch with several rows;
-weights that are not repacked (`use_extra_bufts=False`) never reach that code. That compiler assumes that `ldtilecfg`
-reads 8 of its 64 bytes (amxtileintrin.h, `_tile_loadconfig`) and removes the stores of the others as dead; with dead
-store elimination switched off, it compiles AMX correctly.
+weights that are not laid out for AMX (`amx=False`) never reach that code. That compiler assumes that `ldtilecfg` reads
+8 of its 64 bytes (amxtileintrin.h, `_tile_loadconfig`) and removes the stores of the others as dead; with dead store
+elimination switched off, it compiles AMX correctly.
 
 If layers are offloaded, the child tries the drivers of the device too. Flash attention and the attention of a device
 can be computed in other ways: those are the remedies there.
@@ -38,16 +38,26 @@ from engine.support.errors import EngineError, EngineWarning
 from engine.support.output_file import write_file
 
 Outcome: TypeAlias = Literal["sound", "remedied", "faulty", "unknown"]
-Remedy: TypeAlias = Literal["use_extra_bufts", "flash_attn", "offload_kqv"]
+Remedy: TypeAlias = Literal["amx", "use_extra_bufts", "flash_attn", "offload_kqv"]
 _REMEDIES: dict[Remedy, object] = {
+    "amx": False,
     "use_extra_bufts": False,
     "flash_attn": "off",
     "offload_kqv": False,
 }
 """Options that make llama.cpp run other code, and their values; tried in this order."""
 
+OF_WEIGHTS: tuple[Remedy, ...] = ("amx", "use_extra_bufts")
 _KEEP_DEAD_STORES = "-fno-tree-dse -fno-dse"
 _WITHOUT_AMX = ("-DCMAKE_C_FLAGS=-U__AMX_INT8__", "-DCMAKE_CXX_FLAGS=-U__AMX_INT8__")
+_OF_A_DEVICE = "a newer driver of the device, or n_gpu_layers=0, may make it unnecessary"
+PRICES: dict[Remedy, str] = {
+    "amx": "Prompts are read up to 4 times, answers written up to 2.3 times slower than with AMX",
+    "use_extra_bufts": "Prompts and answers are slower; on a CPU with AMX 4 times and 2.3 times",
+    "flash_attn": f"That costs speed; {_OF_A_DEVICE}",
+    "offload_kqv": f"That costs speed; {_OF_A_DEVICE}",
+}
+"""What a remedy costs. Measured with SmolLM2-135M and `use_extra_bufts=False`."""
 CHILD = "engine.isolated.preflight_child"
 _SECONDS = 120.0
 _SECONDS_WITH_DEVICE = 600.0  # the driver may have to compile every program first
@@ -74,11 +84,6 @@ class Verdict:
     cached: bool = False
     remedy: Remedy | None = None
 
-    @property
-    def use_extra_bufts(self) -> bool:
-        """Whether repacked weights may be used."""
-        return self.outcome == "sound" or self.remedy not in (None, "use_extra_bufts")
-
 
 _RECORD = TypeAdapter(Verdict)
 
@@ -87,8 +92,8 @@ def prepare(model: ModelOptions, context: ContextOptions) -> tuple[ModelOptions,
     """Returns the options to load with in this process, after a child has tried them; to be called before the first
     decode.
 
-    Warns once (`EngineWarning`) when a remedy is applied. Raises EngineError if no options are known to be safe, or if
-    `LLAMA_CPP_LIB_PATH` names a library that must not be used.
+    Warns (`EngineWarning`) where a remedy is applied: once for a build; then the log says so. Raises EngineError if no
+    options are known to be safe, or if `LLAMA_CPP_LIB_PATH` names a library that must not be used.
     """
     tried()
     verdict = examine(model, context)
@@ -99,29 +104,35 @@ def prepare(model: ModelOptions, context: ContextOptions) -> tuple[ModelOptions,
             f"llama.cpp would end this process: {verdict.reason} {_way_out(model)}, or pass preflight=False to take "
             "the risk."
         )
-    if verdict.outcome == "unknown":
+    if verdict.remedy is None:
         message = (
             f"The preflight could not check this llama-cpp-python build: {verdict.reason} To be safe the model is "
             "loaded with use_extra_bufts=False, which makes prefill slower; preflight=False loads it with the given "
             "options."
         )
-    elif verdict.remedy == "use_extra_bufts":
-        message = (
-            f"In the preflight {verdict.reason} That option is applied, which makes prefill slower. "
-            f"To fix the build: {rebuild_command(cure_amx=True)}"
-        )
     else:
-        message = (
-            f"In the preflight {verdict.reason} That option is applied, which costs speed; a newer driver of the "
-            "device, or n_gpu_layers=0, may make it unnecessary."
-        )
-    warnings.warn(message, EngineWarning, stacklevel=2)
+        message = f"In the preflight {verdict.reason} That option is applied. {PRICES[verdict.remedy]}."
+        if verdict.remedy in OF_WEIGHTS:
+            message += f" A build that works ends it: {rebuild_command(cure_amx=True)}"
+    if verdict.remedy is not None and _told(verdict.remedy):
+        _log.info("%s", message)
+    else:
+        warnings.warn(message, EngineWarning, stacklevel=2)
     return _with(verdict.remedy or "use_extra_bufts", model, context)
+
+
+def _told(remedy: Remedy) -> bool:
+    """Whether a user of this build has been told of the remedy; from now on that is so."""
+    path = cache_directory() / "preflight" / f"told-{_digest([_library_files(), processor(), remedy])}"
+    if path.is_file():
+        return True
+    _write(path, b"")
+    return False
 
 
 def _with(remedy: Remedy, model: ModelOptions, context: ContextOptions) -> tuple[ModelOptions, ContextOptions]:
     change = cast("dict[str, Any]", {remedy: _REMEDIES[remedy]})
-    if remedy == "use_extra_bufts":
+    if remedy in OF_WEIGHTS:
         return replace(model, **change), context
     return model, replace(context, **change)
 
@@ -282,7 +293,9 @@ def _try(model: ModelOptions, context: ContextOptions, child: str | None) -> Ver
 
 def _remedies(model: ModelOptions, context: ContextOptions) -> list[Remedy]:
     """Returns the remedies that are not applied yet and may help: without a device, attention runs on the CPU."""
-    found: list[Remedy] = ["use_extra_bufts"] if model.use_extra_bufts else []
+    found: list[Remedy] = []
+    if model.use_extra_bufts:
+        found += OF_WEIGHTS if model.amx else OF_WEIGHTS[1:]
     if model.n_gpu_layers:
         if context.flash_attn != "off" and CACHE_TYPES[context.type_v][1] >= 2:
             found.append("flash_attn")
@@ -353,7 +366,10 @@ def key(model: ModelOptions, context: ContextOptions, file: object = None) -> st
     """Returns a digest of everything that determines the verdict: the library's files, the CPU, what chooses the
     devices, the options, and the file tried."""
     devices = sorted((name, value) for name, value in os.environ.items() if name.startswith(_OF_DEVICES))
-    facts = [_library_files(), processor(), devices, asdict(model), asdict(context), file]
+    return _digest([_library_files(), processor(), devices, asdict(model), asdict(context), file])
+
+
+def _digest(facts: Sequence[object]) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 
@@ -391,10 +407,14 @@ def read(path: Path) -> Verdict | None:
 
 def write(path: Path, verdict: Verdict) -> None:
     """Write a verdict whole or not at all. A failure is not an error, it only makes the next start slower."""
+    _write(path, _RECORD.dump_json(verdict))
+
+
+def _write(path: Path, data: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.is_file():
             path.unlink(missing_ok=True)  # a pipe, which `write_file` would leave there
-        write_file(path, _RECORD.dump_json(verdict))
+        write_file(path, data)
     except OSError as error:
         _log.info("the preflight's record %s could not be kept (%s)", path, error)

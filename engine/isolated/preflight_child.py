@@ -6,6 +6,7 @@ A native fault here ends only the child.
 import ctypes
 import json
 import logging
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +20,7 @@ from engine.llama.model import Model
 from engine.llama.projector import sample
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.loop.backend import Row
-from engine.runtime.loop.config import ContextOptions, MediaOptions, ModelOptions
+from engine.runtime.loop.config import AMX_VARIABLE, ContextOptions, MediaOptions, ModelOptions
 from engine.runtime.media.media import MediaChunk, Projector
 from engine.support.child import ends, read_frame, write_frame
 from engine.support.errors import EngineError
@@ -163,6 +164,7 @@ def carry_out(order: Order) -> Any:
 def main() -> int:
     """Carry out one order; an ordinary error prints a traceback on standard error, with exit code 1."""
     orders, answers = ends()
+    os.environ.pop(AMX_VARIABLE, None)  # an order says whether AMX is tried
     _no_core_dump()
     # The last line of standard error is the reason that the parent gives: llama.cpp's, if it ends this process.
     handler = logging.StreamHandler()

@@ -22,6 +22,7 @@ from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from typing import Any
 
+from engine.llama.amx import leave_out_amx
 from engine.llama.own_library import (
     TESTED_VERSION,
     VARIABLE,
@@ -31,6 +32,7 @@ from engine.llama.own_library import (
     try_in_child,
 )
 from engine.runtime.loop.backend import ContextInfo
+from engine.runtime.loop.config import amx_wanted
 from engine.runtime.stream.process import OwnerProcess
 from engine.support.child import ChildNotStartedError, ends, write_frame
 from engine.support.errors import ContextOverflowError, DecodeError, EngineError, EngineWarning, RequestError
@@ -152,6 +154,13 @@ def tried() -> OwnLibrary | None:
 
 
 @cache
+def may_have_used_amx() -> bool:
+    """Whether a `llama_cpp.Llama` of this process may have its weights laid out for AMX: unless `LLAMA_ENGINE_AMX`
+    forbids it, and nobody has imported llama_cpp before this was first asked."""
+    return amx_wanted() or "llama_cpp" in sys.modules
+
+
+@cache
 def _home() -> OwnerProcess:
     """The process that loaded the library."""
     return OwnerProcess()
@@ -171,6 +180,7 @@ def check_devices() -> None:
 def load(own: OwnLibrary | None) -> Any:
     """Import llama_cpp in this process, with a library of the caller's own or with the one that it was compiled with,
     and set it up. Raises what `library` raises."""
+    _ = may_have_used_amx()
     module = _imported(own)
     if (version := library_version()) != TESTED_VERSION:
         LOGGER.warning(
@@ -188,6 +198,8 @@ def load(own: OwnLibrary | None) -> Any:
     module.llama_backend_init()
     if own is not None:
         _load_backends(module, own)
+    if not amx_wanted():
+        leave_out_amx(module._lib)
     return module
 
 
@@ -333,7 +345,7 @@ def repacked_types() -> frozenset[str]:
     ggml-cpu/amx/common.h), according to the features that llama.cpp reports."""
     told = library().llama_print_system_info().decode("utf-8", "replace")
     found = {name.split()[-1] for name in told.split(" = 1")[:-1]}
-    types = _AMX if "AMX_INT8" in found else frozenset[str]()
+    types = _AMX if "AMX_INT8" in found and amx_wanted() else frozenset[str]()
     if "REPACK" in found:
         types |= _AVX2 if "AVX2" in found else _ARM if found & {"DOTPROD", "MATMUL_INT8"} else frozenset()
         types |= {"Q2_K"} if "AVX512" in found else frozenset()

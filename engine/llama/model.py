@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from engine.llama.amx import leave_out_amx
 from engine.llama.context import LlamaBackend
 from engine.llama.gguf.gguf import GgufFile, NamedTemplate, read_gguf, sample_digest
 from engine.llama.gguf.projector_file import ProjectorFile
 from engine.llama.gguf.rope import beyond, positions
 from engine.llama.head import LlamaHead
-from engine.llama.lib import forget_errors, init_error, last_errors, library
+from engine.llama.lib import forget_errors, init_error, last_errors, library, may_have_used_amx
 from engine.llama.lifetime import Shared, freeing, made_in_thread
 from engine.llama.params import LoadProgress, context_params, model_params
 from engine.llama.plan.footprint import checkpoint_bytes, copy_cost
@@ -117,6 +118,8 @@ class Model:
         options = options or ModelOptions()
         file = file or read_gguf(path)
         lib = library()
+        if not options.amx:
+            leave_out_amx(lib._lib)
         check_weights(file, options, machine())
         before = anonymous_memory() if options.use_mmap else None
         forget_errors()
@@ -148,7 +151,9 @@ class Model:
         if not handle:
             raise ModelLoadError("This llama_cpp.Llama is closed; adopt it before it is closed, or load the file.")
         file = read_gguf(path)
-        options = ModelOptions(n_gpu_layers=max(-1, params.n_gpu_layers), use_extra_bufts=params.use_extra_bufts)
+        options = ModelOptions(
+            n_gpu_layers=max(-1, params.n_gpu_layers), use_extra_bufts=params.use_extra_bufts, amx=may_have_used_amx()
+        )
         model = cls(file, options, handle, held=1 << 62, owner=llama)
         model._refuse_what_cannot_chat()
         return model

@@ -1,8 +1,8 @@
-// A CPU buffer type whose matrix products end the process as soon as a batch has several rows: what gcc 12's
-// build of llama.cpp does on a CPU with AMX, made to happen on any CPU. Preloaded, it takes the place of the list of
-// "extra" buffer types that weights are repacked into; single rows are left to the ordinary kernels.
+// A CPU buffer type "AMX" whose matrix products end the process as soon as a batch has several rows: what gcc 12's
+// build of llama.cpp does on a CPU with AMX, made to happen on any CPU. Preloaded, it stands where AMX's stands, first in
+// the list of "extra" buffer types that weights are repacked into; single rows are left to the ordinary kernels.
 //
-// Compiled by tests/test_preflight_fault.py against llama.cpp's own headers.
+// Compiled by .ci/faulty and test_preflight_fault.py against llama.cpp's own headers.
 
 #include <csignal>
 #include <dlfcn.h>
@@ -15,7 +15,7 @@ namespace {
 // A function of the ggml that is already in the process, under either of its library's names.
 template <typename Function> Function * loaded(const char * name) {
     void * found = nullptr;
-    for (const char * library : { "libggml-base.so", "libggml-base.so.0" }) {
+    for (const char * library : { "libggml-base.so", "libggml-base.so.0", "libggml-cpu.so", "libggml-cpu.so.0" }) {
         void * handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
         found = found || !handle ? found : dlsym(handle, name);
     }
@@ -35,7 +35,7 @@ struct Traits {
     virtual bool work_size(int, const ggml_tensor *, size_t &) { return false; }
     virtual bool compute_forward(ggml_compute_params *, ggml_tensor * op) {
         if (op->src[1]->ne[1] > 1) {
-            raise(SIGSEGV);
+            raise(SIGILL);
         }
         return false;
     }
@@ -53,7 +53,7 @@ struct Extra {
     }
 };
 
-const char * name(ggml_backend_buffer_type_t) { return "CPU_FAULTY"; }
+const char * name(ggml_backend_buffer_type_t) { return "AMX"; }
 
 ggml_backend_buffer_t allocate(ggml_backend_buffer_type_t type, size_t size) {
     auto * plain = loaded<ggml_backend_buffer_type_t(void)>("ggml_backend_cpu_buffer_type");
@@ -81,6 +81,9 @@ ggml_backend_buffer_type_t faulty_type() {
 }  // namespace
 
 std::vector<ggml_backend_buffer_type_t> & ggml_backend_cpu_get_extra_buffer_types() {
-    static std::vector<ggml_backend_buffer_type_t> types = { faulty_type() };
+    // `ggml_backend_cpu_repack_buffer_type`, which C++ mangles: what else a build for x86 has
+    static std::vector<ggml_backend_buffer_type_t> types = {
+        faulty_type(), loaded<ggml_backend_buffer_type_t(void)>("_Z35ggml_backend_cpu_repack_buffer_typev")()
+    };
     return types;
 }

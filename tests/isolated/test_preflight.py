@@ -2,8 +2,11 @@
 faulting CPU."""
 
 import os
+import re
 import sys
 import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -16,7 +19,7 @@ from engine.runtime.loop.config import ContextOptions, ModelOptions
 from engine.support import _data
 from engine.support.errors import EngineError, EngineWarning
 
-MODEL, CONTEXT = ModelOptions(), ContextOptions()
+MODEL, CONTEXT = ModelOptions(amx=True), ContextOptions()
 CURE = "(-fno-dse|-U__AMX_INT8__)"
 """By gcc; by any other compiler."""
 
@@ -43,6 +46,13 @@ ALWAYS_FAULTS = "os.kill(os.getpid(), signal.SIGILL)"
 EXITS = "sys.exit('no such device')"
 KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
 SAYS_ANOTHER_THING = "answer('maybe')"
+
+
+@contextmanager
+def no_warning() -> Generator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
 
 
 def test_a_child_that_lives_is_believed_and_remembered(tmp_path: Path) -> None:
@@ -76,12 +86,28 @@ def test_the_child_gets_the_options_that_choose_the_code(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-def test_a_fault_is_remedied_and_both_children_are_seen(tmp_path: Path) -> None:
+def test_amx_alone_is_left_out_where_that_helps(tmp_path: Path) -> None:
+    body = "os.kill(os.getpid(), signal.SIGILL) if order['load']['amx'] else answer('ok')"
+    child = StandIn(tmp_path, body)
+    verdict = examine(MODEL, CONTEXT, child=child.module, directory=tmp_path)
+    assert (verdict.outcome, verdict.remedy) == ("remedied", "amx")
+    assert [order["load"]["use_extra_bufts"] for order in child.orders] == [True, True]
+
+
+def test_the_variable_leaves_amx_out_of_every_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_ENGINE_AMX", "0")
+    child = StandIn(tmp_path, SOUND)
+    examine(ModelOptions(), CONTEXT, child=child.module, directory=tmp_path)
+    assert child.orders[0]["load"]["amx"] is False
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_a_fault_is_remedied_and_all_children_are_seen(tmp_path: Path) -> None:
     child = StandIn(tmp_path, FAULTS_UNLESS_REMEDIED)
     verdict = examine(MODEL, CONTEXT, child=child.module, directory=tmp_path)
     assert verdict.outcome == "remedied"
     assert "SIGSEGV" in verdict.reason
-    assert [order["load"]["use_extra_bufts"] for order in child.orders] == [True, False]
+    assert [order["load"]["use_extra_bufts"] for order in child.orders] == [True, True, False]
     assert examine(MODEL, CONTEXT, child=child.module, directory=tmp_path).cached
 
 
@@ -91,10 +117,10 @@ def test_no_remedy(tmp_path: Path) -> None:
     verdict = examine(MODEL, CONTEXT, child=child.module, directory=tmp_path)
     assert verdict.outcome == "faulty"
     assert "SIGILL" in verdict.reason
-    assert len(child.orders) == 2
+    assert len(child.orders) == 3
     remedied_before = ModelOptions(use_extra_bufts=False)
     assert examine(remedied_before, CONTEXT, child=child.module, directory=tmp_path).outcome == "faulty"
-    assert len(child.orders) == 3, "the remedy was on already; there is no second child"
+    assert len(child.orders) == 4, "the remedies were on already; there is no second child"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +146,6 @@ def test_a_fault_whose_remedy_gives_no_answer_is_unknown(tmp_path: Path) -> None
     body = "os.kill(os.getpid(), signal.SIGSEGV if order['load']['use_extra_bufts'] else signal.SIGKILL)"
     verdict = examine(MODEL, CONTEXT, child=StandIn(tmp_path, body).module, directory=tmp_path)
     assert verdict.outcome == "unknown"
-    assert not verdict.use_extra_bufts
 
 
 FAULTS_ON_A_DEVICE = """
@@ -135,28 +160,36 @@ FAULTS_ON_A_DEVICE = """
 @pytest.mark.parametrize(
     ("condition", "remedy", "children"),
     [
-        ("load['use_extra_bufts']", "use_extra_bufts", 2),
-        ("context['flash_attn'] != 'off'", "flash_attn", 3),
-        ("context['offload_kqv']", "offload_kqv", 4),
+        ("load['amx']", "amx", 2),
+        ("load['use_extra_bufts']", "use_extra_bufts", 3),
+        ("context['flash_attn'] != 'off'", "flash_attn", 4),
+        ("context['offload_kqv']", "offload_kqv", 5),
     ],
 )
 def test_a_fault_of_several_sequences_on_a_device_is_remedied(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, condition: str, remedy: str, children: int
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    condition: str,
+    remedy: str,
+    children: int,
 ) -> None:
     child = StandIn(tmp_path, FAULTS_ON_A_DEVICE.format(condition=condition))
     monkeypatch.setenv("LLAMA_ENGINE_CACHE", str(tmp_path / "own"))
     monkeypatch.setattr(preflight, "CHILD", child.module)
-    model = ModelOptions(n_gpu_layers=-1)
+    model = ModelOptions(n_gpu_layers=-1, amx=True)
     context = ContextOptions(n_sequences=4)
     changed = "off" if remedy == "flash_attn" else False
-    for _ in range(2):  # from children, and from the record
-        with pytest.warns(EngineWarning, match=rf"SIGSEGV.*works with {remedy}="):
+    said = rf"SIGSEGV.*works with {remedy}="
+    told = pytest.warns(EngineWarning, match=said)
+    for expected in (told, no_warning()):  # from children, and from the record
+        with caplog.at_level("INFO", "engine.isolated.preflight"), expected:
             loads, makes = preflight.prepare(model, context)
         assert len(child.orders) == children
         one_changed = {**asdict(model), **asdict(context), remedy: changed}
         assert {**asdict(loads), **asdict(makes)} == one_changed
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    assert len(re.findall(said, caplog.text)) == 1, "what a user has been told once is in the log"
+    with no_warning():
         assert preflight.prepare(model, replace(context, n_sequences=2))[0] is model, "two sequences do not meet it"
         assert preflight.prepare(ModelOptions(), context)[1] is context
 
@@ -168,8 +201,8 @@ def test_a_device_that_no_remedy_helps_is_refused_by_name(monkeypatch: pytest.Mo
     monkeypatch.setattr(preflight, "CHILD", child.module)
     context = ContextOptions(n_sequences=4, type_v="q8_0")
     with pytest.raises(EngineError, match=r"SIGSEGV.*Load with n_gpu_layers=0"):
-        preflight.prepare(ModelOptions(n_gpu_layers=-1), context)
-    assert len(child.orders) == 3, "quantised values need flash attention"
+        preflight.prepare(ModelOptions(n_gpu_layers=-1, amx=True), context)
+    assert len(child.orders) == 4, "quantised values need flash attention"
 
 
 @pytest.mark.parametrize(("executable", "said"), [("/nothing-here", "nothing-here"), ("", "sys.executable is empty")])
@@ -297,9 +330,22 @@ class TestPrepare:
     ) -> None:
         self.use(monkeypatch, tmp_path, FAULTS_UNLESS_REMEDIED)
         with pytest.warns(EngineWarning, match=CURE) as caught:
-            options, _ = preflight.prepare(ModelOptions(n_gpu_layers=3), CONTEXT)
-        assert options == ModelOptions(n_gpu_layers=3, use_extra_bufts=False)
+            options, _ = preflight.prepare(ModelOptions(n_gpu_layers=3, amx=True), CONTEXT)
+        assert options == ModelOptions(n_gpu_layers=3, amx=True, use_extra_bufts=False)
         assert len(caught) == 1
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+    def test_a_user_is_told_once_for_a_build_not_for_each_choice_of_options(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        self.use(monkeypatch, tmp_path, FAULTS_UNLESS_REMEDIED)
+        with pytest.warns(EngineWarning, match="ends it"):
+            preflight.prepare(MODEL, CONTEXT)
+        with no_warning():
+            preflight.prepare(MODEL, replace(CONTEXT, n_sequences=7))
+        monkeypatch.setattr(preflight, "processor", lambda: ("another CPU", ()))
+        with pytest.warns(EngineWarning, match="ends it"):
+            preflight.prepare(MODEL, CONTEXT)
 
     @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
     def test_what_cannot_be_remedied_is_an_error_with_the_cure(

@@ -4,8 +4,9 @@ checked when built.
 Raises RequestError for a value that is not valid, before anything is loaded.
 """
 
+import os
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 
@@ -47,6 +48,7 @@ MOST_CHECKPOINTS = 8
 """The most checkpoints of one conversation, in a memory that cannot be cut."""
 KEPT_STATES = 256 << 20
 """Bytes for the states of idle conversations, without a store of the caller's."""
+AMX_VARIABLE = "LLAMA_ENGINE_AMX"
 MAX_THREADS = 512  # GGML_MAX_N_THREADS of ggml.h
 
 Count: TypeAlias = Annotated[int, Field(ge=1, lt=2**31)]
@@ -89,6 +91,11 @@ def check_fields(record: Any, names: Iterable[str] = ()) -> None:
     for name in names or defaults:
         if (value := getattr(record, name)) is not defaults[name]:
             check_value(record.__class__, name, value)
+
+
+def amx_wanted() -> bool:
+    """Whether this process may use AMX: `LLAMA_ENGINE_AMX` is not 0."""
+    return os.environ.get(AMX_VARIABLE) != "0"
 
 
 @dataclass(frozen=True)
@@ -153,8 +160,9 @@ class ModelOptions(_WeightDetails):
 
     `n_gpu_layers`: layers to offload, -1 for all. None: as many as fit into the free memory of the devices (0 if
     nothing was planned). `check_memory`: refuse weights larger than the available memory, instead of leaving that to
-    the kernel. `use_extra_bufts`, which the preflight sets: repack weights for this CPU (faster; switching it off
-    avoids one known fault).
+    the kernel. `use_extra_bufts` and `amx`, which the preflight sets: repack weights for this CPU, and use AMX if it
+    has it (faster; without avoids faults). Once `amx` is False, all that this process loads goes without; that is the
+    default if `LLAMA_ENGINE_AMX` is 0.
     """
 
     n_gpu_layers: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
@@ -162,6 +170,7 @@ class ModelOptions(_WeightDetails):
     use_mlock: bool = False
     check_memory: bool = True
     use_extra_bufts: bool = True
+    amx: bool = field(default_factory=amx_wanted)
 
     def __post_init__(self) -> None:
         check_fields(self)
