@@ -323,7 +323,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         Raises RequestError for messages, tools or options that are not valid, TemplateError if the template rejects
         them, ContextOverflowError for a prompt that is too long, EngineError if the engine is closed.
         """
-        return self._turns.start(messages, tools, {**options, "response_format": response_format}, 1)[0]
+        return self._turns.start(messages, tools, self._turns.check(options, response_format=response_format))[0]
 
     def choices(
         self,
@@ -343,8 +343,8 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         in `generate`: more tokens per second in total. Raises what `stream` raises.
         """
         _ = checked({"n": n, "offline": offline}, ChoicesArguments)
-        given: TurnOptions = {**options, "response_format": response_format}
-        return self._turns.start(messages, tools, given, n, offline=offline)
+        settings = self._turns.check(options, response_format=response_format)
+        return self._turns.start(messages, tools, settings, n, offline=offline)
 
     def conversation(
         self,
@@ -358,7 +358,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         _ = self._turns.check(options)
 
         def start(messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Stream:
-            return self._turns.start(messages, tools, options, 1, claims=True)[0]
+            return self._turns.start(messages, tools, self._turns.check(options), claims=True)[0]
 
         return Conversation(start, messages, tools, options)
 
@@ -373,9 +373,9 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         written there at once, and another process that pins the same messages reads it from there. Raises what
         `stream` raises, and RequestError if no sequence is left for it.
         """
-        tokens, media = self._turns.shared_prefix(messages, tools, options)
-        named, salt, progress = (options.get(name) for name in ("adapters", "cache_salt", "progress"))
-        return self._service.pin(tokens, named, salt=salt, media=media, progress=progress)
+        settings = self._turns.check(options)
+        tokens, media = self._turns.shared_prefix(messages, tools, settings)
+        return self._service.pin(tokens, settings, media)
 
     @overload
     def complete(
@@ -413,7 +413,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         _ = checked({"n": 1 if n is None else n, "offline": False}, ChoicesArguments)
         several = batch_generate.several(prompt, n)
         if several is None:
-            return self._turns.start_raw(prompt, options).result()
+            return self._turns.start_raw(prompt, self._turns.check(options, RawOptions)).result()
         return batch_generate.generate(self._turns.raw_starter(options), several, self._service.room, "raise")
 
     def stream_complete(
@@ -430,7 +430,8 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         in both, and in `files`, control-token text stays text. Raises RequestError for tokens or options that are not
         valid, ContextOverflowError for a prompt that is too long, EngineError if the engine is closed.
         """
-        return self._turns.start_raw(prompt, {**options, "response_format": response_format})
+        settings = self._turns.check(options, RawOptions, response_format=response_format)
+        return self._turns.start_raw(prompt, settings)
 
     async def achat(
         self,
@@ -661,9 +662,9 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         that `Engine.render` returned may have pictures and sounds in it. Raises
         RequestError for what is not text or tokens, or if nothing stands before the first token that is scored,
         ContextOverflowError for more tokens than a conversation holds, EngineError if the engine is closed."""
-        given = checked(options, ScoreOptions)
-        pairs = self.scorer.pairs(prompt, continuations, special=given.get("special", False))
-        return self.scorer.scores(pairs, given.get("adapters"), self.scorer.media(prompt), given.get("cache_salt"))
+        settings = self._turns.check(options, ScoreOptions)
+        pairs = self.scorer.pairs(prompt, continuations, special=settings.special)
+        return self.scorer.scores(pairs, settings, self.scorer.media(prompt))
 
     @overload
     def classify(
@@ -694,10 +695,11 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         raise."""
         texts = list_of_texts(messages)
         asked: Sequence[Any] = [messages] if texts is None else texts
-        found = [self._turns.answer_prefix(each, tools, options) for each in asked]
+        settings = self._turns.check(options)
+        found = [self._turns.answer_prefix(each, tools, settings) for each in asked]
         pairs = [pair for tokens, _ in found for pair in self.scorer.labels(tokens, labels)]
         media = tuple(each for _, placed in found for each in placed)  # none beside a list: its rows are texts
-        scores = self.scorer.scores(pairs, options.get("adapters"), media, options.get("cache_salt"))
+        scores = self.scorer.scores(pairs, settings, media)
         several = classifications(labels, scores)
         return several[0] if texts is None else several
 
@@ -705,7 +707,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
     ) -> Prompt:
         """Returns the prompt that `stream` would send."""
-        return self._turns.prompt(messages, tools, options)
+        return self._turns.prompt(messages, tools, self._turns.check(options))
 
     def explain(
         self,
@@ -722,9 +724,8 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         """
         from engine.api.explain import explain_turn
 
-        return explain_turn(
-            self.template, self._turns.explain_input(messages, tools, output, options), self._service.vocab
-        )
+        given = self._turns.explain_input(messages, tools, output, self._turns.check(options))
+        return explain_turn(self.template, given, self._service.vocab)
 
     openai_client = openai_client
     async_openai_client = async_openai_client

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from engine.formats.grammar.response import response_of
 from engine.openai.chat_completions import chat_answer, read_chat
@@ -16,7 +16,7 @@ from engine.openai.responses import ResponsesAnswer, read_responses
 from engine.runtime.guidance import matcher
 from engine.support.errors import EngineError, RequestError
 from engine.tools import ToolLike, as_tools
-from engine.turns.options import TurnOptions, checked, prompt_options, sampling_params
+from engine.turns.options import TurnOptions, turn_settings
 from engine.types.answer_formats import ResponseFormat
 from engine.types.completion import Completion
 from engine.types.conversation import check_last, conversation_of
@@ -67,7 +67,7 @@ def checked_turn(
 ) -> Turn:
     """Returns a turn, checked as far as possible without a model. Raises RequestError for what is not valid."""
     values = {name: value for name, value in (options or {}).items() if value is not None}
-    _ = sampling_params(values), prompt_options(checked(cast("TurnOptions", values), TurnOptions))
+    _ = turn_settings(values, TurnOptions)
     _check_format(values.get("response_format"))
     conversation = conversation_of(messages)
     check_last(conversation, generates=True, continues=bool(values.get("continue_final_message", False)))

@@ -13,7 +13,6 @@ from pydantic import Field, ValidationError
 
 from engine.agent.limits import RunArguments
 from engine.formats.families import FamilyLike, ResponseTemplateLike
-from engine.runtime.adapters.adapters import AdaptersLike
 from engine.runtime.cache.state_store import StateStore
 from engine.runtime.loop.config import (
     CacheType,
@@ -30,7 +29,6 @@ from engine.runtime.loop.config import (
 )
 from engine.support.errors import RequestError
 from engine.support.hints import unknown_option
-from engine.turns.overflow import PromptOptions
 from engine.types.media import MediaUrls
 from engine.types.messages import DocumentLike
 from engine.types.sampling import (
@@ -43,6 +41,7 @@ from engine.types.sampling import (
     SamplingParams,
 )
 from engine.types.tools import AllowedChoice, AllowedTools, ToolChoice, ToolName
+from engine.types.turn_settings import AdaptersLike, TurnSettings
 
 Options = TypeVar("Options", bound=Mapping[str, Any])
 
@@ -290,7 +289,7 @@ def checked(options: Options, kind: type[Options]) -> Options:
     Raises RequestError for an unknown option, and for a value that is not valid."""
     refuse_unknown(options, frozenset(kind.__annotations__))
     for name, value in options.items():
-        # `prompt_options` checks tool_choice, and the engine adapters, whose names it knows.
+        # `turn_settings` checks tool_choice, and the engine adapters, whose names it knows.
         if name not in SamplingParams.model_fields and name not in ("tool_choice", "adapters"):
             check_value(kind, name, value)
     return options
@@ -321,11 +320,24 @@ _MINUS_ONE = {"max_tokens": None, "seed": None, "top_k": 0}
 """What -1 means in llama.cpp, ollama and vLLM: no limit, random, off."""
 
 
-def prompt_options(options: "TurnOptions") -> PromptOptions:
-    """Returns the options that concern the prompt. Raises RequestError for an invalid choice of tools."""
-    given: dict[str, Any] = {name: value for name, value in options.items() if name in _OF_PROMPT}
-    given["tool_choice"] = tool_choice(options.get("tool_choice", "auto"))
-    return PromptOptions(**given, until=until(options.get("deadline")))
+def turn_settings(
+    options: Mapping[str, Any],
+    kind: type[Mapping[str, Any]],
+    beneath: Mapping[str, Any] | None = None,
+    *,
+    response_format: object = None,
+) -> TurnSettings:
+    """Returns the options of a turn, of a raw completion or of a score (`kind`), checked, as the record that all else
+    is made of. `beneath` are defaults of sampling. Raises RequestError for an unknown option, and for a value that is
+    not valid."""
+    own: dict[str, Any] = {name: value for name, value in checked(options, kind).items() if name in _OF_TURN}
+    if response_format is not None:
+        own["response_format"] = response_format
+    if "tool_choice" in own:
+        own["tool_choice"] = tool_choice(own["tool_choice"])
+    names = SamplingParams.model_fields
+    drawing = {name: value for name, value in options.items() if name in names and value is not None}
+    return TurnSettings(sampling_params(drawing, beneath), frozenset(drawing), **own)
 
 
 def tool_choice(choice: object) -> AllowedChoice:
@@ -378,7 +390,7 @@ def parser_choice(choice: AllowedChoice, *, calls: bool = True) -> ToolChoice:
 
 
 def until(deadline: float | None) -> float | None:
-    """Returns the deadline on `time.monotonic`'s clock. An invalid one is refused when the turn is submitted."""
+    """Returns the deadline on `time.monotonic`'s clock. One that is not finite is none."""
     return time.monotonic() + deadline if deadline is not None and math.isfinite(deadline) else None
 
 
@@ -395,7 +407,7 @@ _OF_LOADING = frozenset(name for kind in (LoadArguments, LoadOptions) for name i
     "n_gpu_layers",
     "draft",
 }
-_OF_PROMPT = frozenset(field.name for field in fields(PromptOptions))
+_OF_TURN = frozenset(field.name for field in fields(TurnSettings))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,19 @@
 """Makes the prompt of a conversation: rendered, and fitted into the context by the caller's overflow policy."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
-from typing import Any, get_args
 
 from engine.formats.template.chat_template import ChatTemplate
-from engine.support.deadlines import check_time
-from engine.support.errors import RequestError
+from engine.support.deadlines import check_time, latest
 from engine.tools import ToolLike
 from engine.turns.room import check_room
 from engine.types.completion import Usage
-from engine.types.messages import DocumentLike, Message
+from engine.types.messages import Message
 from engine.types.prompt import Prompt
-from engine.types.sampling import Overflow, Reasoning
-from engine.types.tools import AllowedChoice, Tool
+from engine.types.tools import Tool
+from engine.types.turn_settings import TurnSettings
 
 _KEPT = ("system", "developer")
 _WHOLE = Usage()
@@ -117,21 +115,6 @@ def _droppable(messages: Sequence[Message]) -> list[list[int]]:
     return groups[:-1] if groups and groups[-1][-1] > last else groups
 
 
-@dataclass(frozen=True, slots=True)
-class PromptOptions:
-    """The options of a turn that concern its prompt; see `engine.turns.options.TurnOptions`. `until`: its deadline, on
-    `time.monotonic`'s clock."""
-
-    reasoning: Reasoning | None = None
-    tool_choice: AllowedChoice = "auto"
-    template_kwargs: Mapping[str, Any] | None = None
-    documents: Sequence[DocumentLike] | None = None
-    builtin_tools: Sequence[str] = ()
-    overflow: Overflow = "error"
-    continue_final_message: bool = False
-    until: float | None = None
-
-
 class Prompts:
     """Makes the prompts of one engine. `tokens` returns a prompt's tokens, `n_ctx` is the most that fit, `longest` the
     bytes of the longest token."""
@@ -152,7 +135,7 @@ class Prompts:
         self,
         messages: Sequence[Message],
         tools: Sequence[ToolLike] | None,
-        options: PromptOptions,
+        settings: TurnSettings,
         restored: tuple[int, ...] = (),
     ) -> Prompt:
         """Returns the prompt of these messages. `restored`: the indices of those whose reasoning the caller did not
@@ -161,20 +144,20 @@ class Prompts:
         prompt = self._template.render(
             messages,
             tools,
-            options.reasoning,
-            options.tool_choice,
-            continue_final_message=options.continue_final_message,
-            template_kwargs=options.template_kwargs,
-            documents=options.documents,
-            builtin_tools=options.builtin_tools,
-            until=options.until,
+            settings.reasoning,
+            settings.tool_choice,
+            continue_final_message=settings.continue_final_message,
+            template_kwargs=settings.template_kwargs,
+            documents=settings.documents,
+            builtin_tools=settings.builtin_tools,
+            until=latest(),
         )
         return replace(prompt, restored=restored) if restored else prompt
 
-    def head(self, messages: Sequence[Message], known: Sequence[Tool], options: PromptOptions) -> tuple[Prompt, int]:
+    def head(self, messages: Sequence[Message], known: Sequence[Tool], settings: TurnSettings) -> tuple[Prompt, int]:
         """Returns a prompt that continues these messages with a user message, and how many of its tokens all prompts
         share that do."""
-        answering = replace(options, continue_final_message=False)
+        answering = replace(settings, continue_final_message=False)
         first, second = (
             self.rendered((*messages, Message(role="user", content=text)), known, answering) for text in ("a", "b")
         )
@@ -185,26 +168,23 @@ class Prompts:
         messages: tuple[Message, ...],
         restored: tuple[int, ...],
         known: Sequence[Tool],
-        options: PromptOptions,
-        max_tokens: int | None,
+        settings: TurnSettings,
     ) -> tuple[Prompt, Usage]:
         """Returns the prompt, fitted by the overflow policy beside an answer of `max_tokens` (None: a quarter of the
-        context), and a usage that tells what that left out. `restored`: see `rendered`. Raises RequestError for an
-        unknown policy, ContextOverflowError for a prompt that is far too long (`check_room`)."""
-        policy = options.overflow
-        if policy not in get_args(Overflow):
-            raise RequestError(f"overflow={policy!r} is unknown; choose one of {', '.join(get_args(Overflow))}.")
+        context), and a usage that tells what that left out. `restored`: see `rendered`. Raises
+        ContextOverflowError for a prompt that is far too long (`check_room`)."""
+        policy, max_tokens = settings.overflow, settings.sampling.max_tokens
         fixed = messages if policy == "error" else [each for each in messages if each.role in _KEPT]
-        stated = known if options.tool_choice != "none" else ()
-        check_room(fixed, stated, options.documents or (), self._n_ctx, self._longest)
+        stated = known if settings.tool_choice != "none" else ()
+        check_room(fixed, stated, settings.documents or (), self._n_ctx, self._longest)
         if policy == "error":
-            return self.rendered(messages, known, options, restored), _WHOLE
+            return self.rendered(messages, known, settings, restored), _WHOLE
 
         quarter = max(self._n_ctx // 4, 1)
         limit = self._n_ctx - min(max_tokens or quarter, self._n_ctx // 2)
 
         def rendered(some: tuple[Message, ...]) -> Prompt:
-            return self.rendered(some, known, options)
+            return self.rendered(some, known, settings)
 
         sent = messages
         if policy == "shorten_results":

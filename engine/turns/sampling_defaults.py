@@ -9,6 +9,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from engine.types.sampling import SamplingParams
+from engine.types.turn_settings import TurnSettings
 
 _log = logging.getLogger("engine.sampling")
 LLAMA_CPP: Mapping[str, float] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
@@ -70,16 +71,16 @@ class SamplingDefaults:
         """Returns them for people: "temperature 0.6 (the file); top_k 40, min_p 0.05 (llama.cpp's default)"."""
         return _grouped((name, value, self.sources[name]) for name, value in self.values.items())
 
-    def used(self, sampling: SamplingParams, options: Mapping[str, Any]) -> str:
-        """Returns the same of one turn: what its tokens are drawn with. `options`: those that its caller gave. Filters
-        are left out where nothing is filtered: at temperature 0."""
+    def used(self, settings: TurnSettings) -> str:
+        """Returns the same of one turn: what its tokens are drawn with. Filters are left out where nothing is filtered:
+        at temperature 0."""
+        sampling = settings.sampling
         unused = _FILTERS if sampling.temperature == 0 else _NONE
         told: list[tuple[str, float, str]] = []
         for name in SamplingParams.model_fields:
             value: object = getattr(sampling, name) if name in sampling.model_fields_set else None
             if isinstance(value, int | float) and name not in unused and name not in _UNTOLD:
-                by_caller = options.get(name) is not None
-                told.append((name, value, _CALLER if by_caller else self.sources.get(name, _ENGINE)))
+                told.append((name, value, _CALLER if name in settings.given else self.sources.get(name, _ENGINE)))
         return _grouped(told)
 
 

@@ -8,8 +8,6 @@ from itertools import zip_longest
 from math import exp
 from typing import TypeAlias, cast
 
-from engine.runtime.adapters.adapters import AdaptersLike
-from engine.runtime.loop.config import check_value
 from engine.runtime.media.media import ChunkAt
 from engine.runtime.stream.raw import tokens_of
 from engine.runtime.stream.service import Service
@@ -18,9 +16,9 @@ from engine.support.display import short, table_html
 from engine.support.errors import EngineError, QueueFullError, RequestError
 from engine.support.offloop import is_unwanted
 from engine.support.printed import Printed
-from engine.turns.options import ScoreOptions
 from engine.types.prompt import Piece, Prompt
 from engine.types.sampling import TokenLogprob
+from engine.types.turn_settings import TurnSettings
 
 TextOrTokens: TypeAlias = str | Sequence[int]
 Pair: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
@@ -63,10 +61,9 @@ class Scorer:
     def pairs(
         self, prompt: TextOrTokens | Prompt, continuations: Sequence[TextOrTokens], *, special: bool
     ) -> list[Pair]:
-        """Returns the tokens before and of each continuation. Two texts are tokenised together: where a token spans
-        both, it belongs to the continuation; a rendered prompt stays as it is. Raises RequestError for what is not text
-        or tokens."""
-        check_value(ScoreOptions, "special", special)
+        """Returns the tokens before and of each continuation. `special`: control-token text in the prompt becomes
+        control tokens. Two texts are tokenised together: where a token spans both, it belongs to the continuation; a
+        rendered prompt stays as it is. Raises RequestError for what is not text or tokens."""
         if (
             not isinstance(cast("object", continuations), Sequence)
             or isinstance(continuations, str)
@@ -117,12 +114,11 @@ class Scorer:
     def scores(
         self,
         pairs: Sequence[Pair],
-        adapters: AdaptersLike | None = None,
+        settings: TurnSettings,
         media: tuple[ChunkAt, ...] = (),
-        salt: str | None = None,
     ) -> list[Score]:
-        """Returns the scores in order. `media`: pictures and sounds before each of the texts. `salt`: whose they are.
-        Raises what `Service.score` raises.
+        """Returns the scores in order. `media`: pictures and sounds before each of the texts. Raises what
+        `Service.score` raises.
 
         The texts after one prompt are read one after the other, so that the prompt stays where it is and nothing is
         copied; as many prompts as there are sequences take part at a time.
@@ -136,9 +132,7 @@ class Scorer:
                 if is_unwanted():
                     raise EngineError("The task that waits for these scores was cancelled.")
                 indices = [index for index in turn if index is not None]
-                scores |= self._together(
-                    pairs, indices, partial(self._service.score, named=adapters, media=media, salt=salt)
-                )
+                scores |= self._together(pairs, indices, partial(self._service.score, settings=settings, media=media))
         return [scores[index] for index in range(len(pairs))]
 
     def _together(

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 def traced(submit: Callable[[TurnRequest], T], turn: TurnRequest, model: str, operation: str = "chat") -> T:
     """Submit a turn within a span, which ends with the turn. Raises what `submit` raises."""
-    asked = turn.sampling
+    asked = turn.settings.sampling
     span = tracing.begin(
         operation,
         model,

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 from engine.formats.families import Family, builtin_families
-from engine.formats.grammar.demand import RESERVE, Demand, closing, constraint_of
+from engine.formats.grammar.demand import Demand, closing, constraint_of
 from engine.formats.grammar.lark import Cut
 from engine.formats.grammar.response import response_of
 from engine.formats.template.chat_template import ChatTemplate
@@ -25,8 +25,8 @@ from engine.support.deadlines import finished_by, latest
 from engine.support.errors import MissingTemplateError, RequestError
 from engine.tools import ToolLike, as_tools
 from engine.turns.explain_input import ExplainInput
-from engine.turns.options import RawOptions, TurnOptions, checked, parser_choice, prompt_options, sampling_params, until
-from engine.turns.overflow import PromptOptions, Prompts
+from engine.turns.options import RawOptions, TurnOptions, parser_choice, turn_settings, until
+from engine.turns.overflow import Prompts
 from engine.turns.raw import infill_prompt, raw_format, raw_parser, raw_prompt
 from engine.turns.reasoning_memory import ReasoningMemory
 from engine.turns.sampling_defaults import SamplingDefaults, sampling_defaults
@@ -40,6 +40,7 @@ from engine.types.parts import ImagePart, MediaPart, MessagePart
 from engine.types.prompt import Piece, Prompt
 from engine.types.sampling import SamplingParams
 from engine.types.tools import AllowedTools, Tool, ToolChoice, ToolName
+from engine.types.turn_settings import TurnSettings
 
 _LEAST_LEFT = 1e-3  # seconds: a turn whose time is over ends in the loop, which says so
 
@@ -85,15 +86,18 @@ class Turns:
             return builtin_families().get("content-only")
         return self._template.family
 
-    def check(self, options: TurnOptions) -> tuple[SamplingParams, PromptOptions]:
-        """Check the options, and return those of sampling and those of the prompt. Raises RequestError for options that
-        are not valid, EngineError in a fork of this process."""
+    def check(
+        self,
+        options: Mapping[str, Any],
+        kind: type[Mapping[str, Any]] = TurnOptions,
+        *,
+        response_format: object = None,
+    ) -> TurnSettings:
+        """Returns the caller's options, checked, over the engine's seed and the model's defaults; `kind`: those that
+        there may be. Raises RequestError for options that are not valid, EngineError in a fork of this process."""
         self._service.check()
-        return self._sampling(checked(options, TurnOptions)), prompt_options(options)
-
-    def _sampling(self, options: Mapping[str, Any]) -> SamplingParams:
-        """Returns the caller's sampling options over the engine's seed and the model's defaults."""
-        return sampling_params(options, {**self.sampling.values, "seed": self._seed})
+        beneath = {**self.sampling.values, "seed": self._seed}
+        return turn_settings(options, kind, beneath, response_format=response_format)
 
     @cached_property
     def _cut(self) -> Cut:
@@ -113,32 +117,21 @@ class Turns:
         self,
         messages: MessagesLike,
         tools: Sequence[ToolLike] | None,
-        options: TurnOptions,
-        n: int,
+        settings: TurnSettings,
+        n: int = 1,
         *,
         offline: bool = False,
         claims: bool = False,
     ) -> list[Stream]:
         """Start `n` turns over one prompt. `offline`: only the result is read. `claims`: what a turn held stays in the
         cache while its stream's `claim` is referenced. Raises what `Engine.stream` raises."""
-        sampling, given = self.check(options)
-        with finished_by(given.until):
-            demand = _demand(as_tools(tools), given.tool_choice, sampling, options)
-            conversation, restored = self._restored(messages, options)
-            shown = self._with_schema(given, demand)
-            prompt, usage = self._prompts.fitted(conversation, restored, demand.tools, shown, sampling.max_tokens)
+        with finished_by(until(settings.deadline)):
+            demand = _demand(settings, tools)
+            conversation, restored = self._restored(messages, settings)
+            prompt, usage = self._prompts.fitted(conversation, restored, demand.tools, self._shown(demand))
             # Remembered with the conversation as the caller has it, before fitting: the caller will send that again.
             return [
-                self._submit(
-                    prompt,
-                    usage,
-                    conversation,
-                    demand,
-                    sampling.of_choice(number),
-                    options,
-                    offline=offline,
-                    claims=claims,
-                )
+                self._submit(prompt, usage, conversation, demand, number, offline=offline, claims=claims)
                 for number in range(n)
             ]
 
@@ -148,51 +141,43 @@ class Turns:
         usage: Usage,
         conversation: Sequence[Message],
         demand: Demand,
-        sampling: SamplingParams,
-        options: TurnOptions,
+        number: int,
         *,
         offline: bool,
         claims: bool,
     ) -> Stream:
-        memory = self.memory
+        memory, settings = self.memory, _of_choice(demand.settings, number)
         form = None if demand.response is None else demand.response.answer
 
         def remember(events: Sequence[Event]) -> None:
             *before, turn = with_answer(conversation, fold(events))
-            memory.remember(before, turn, options.get("cache_salt"))
+            memory.remember(before, turn, settings.cache_salt)
 
         parser = self.template.parser_recipe(
             prompt,
             _parser_tools(demand),
             _parser_choice(demand),
-            reasoning_format=options.get("reasoning_format", "deepseek"),
+            reasoning_format=settings.reasoning_format,
             control_tokens=self._service.vocab.control_tokens,
             json=form is not None and form.is_json,
             exact=form is not None and form.exact,
-            id_salt=_salt(prompt, sampling),
-            builtin_tools=options.get("builtin_tools", ()),
+            id_salt=_salt(prompt, settings.sampling),
+            builtin_tools=settings.builtin_tools,
         )
         return traced(
             self._service.submit,
             TurnRequest(
                 prompt,
                 parser,
-                sampling,
+                settings,
                 markers=frozenset(self.template.format.control),
-                priority=options.get("priority", 0),
-                deadline=_left(options.get("deadline")),
                 offline=offline,
-                reasoning_budget=options.get("reasoning_budget"),
                 reasoning_close=self._close(),
-                usage=usage.model_copy(update={"sampling": self.sampling.used(sampling, options)}),
-                progress=options.get("progress"),
+                usage=usage.model_copy(update={"sampling": self.sampling.used(settings)}),
                 ended=remember,
                 claims=claims,
-                named=options.get("adapters"),
-                cache_salt=options.get("cache_salt"),
                 constraint=constraint_of(demand, parser.format, prompt.prefix, self._cut, matcher),
                 reads=self._reader(demand, conversation),
-                single_call=demand.parallel is False,
             ),
             self._model,
         )
@@ -205,21 +190,21 @@ class Turns:
         begun = last.content or "" if last.role == "assistant" else ""
         return (lambda content: read(begun + content)) if begun else read
 
-    def _restored(self, messages: MessagesLike, options: TurnOptions) -> tuple[tuple[Message, ...], tuple[int, ...]]:
-        """Returns the conversation, with the reasoning that the caller dropped unless the options forbid it, and the
+    def _restored(self, messages: MessagesLike, settings: TurnSettings) -> tuple[tuple[Message, ...], tuple[int, ...]]:
+        """Returns the conversation, with the reasoning that the caller dropped unless the settings forbid it, and the
         indices of the messages that got it back."""
-        conversation = self._decoded(conversation_of(messages), until(options.get("deadline")))
-        if options.get("restore_reasoning", True):
-            return self.memory.restore(conversation, options.get("cache_salt"))
+        conversation = self._decoded(conversation_of(messages))
+        if settings.restore_reasoning:
+            return self.memory.restore(conversation, settings.cache_salt)
         return conversation, ()
 
-    def _decoded(self, conversation: tuple[Message, ...], before: float | None) -> tuple[Message, ...]:
+    def _decoded(self, conversation: tuple[Message, ...]) -> tuple[Message, ...]:
         """Returns the conversation with the pictures and sounds decoded that the model takes, and only these; links to
         pictures are read if this engine may."""
         media = [each for message in conversation for each in message.media]
         if not media or not self._service.info.media:
             return conversation
-        read = iter(read_media(media, self._service.info.media, self._media_urls, before))
+        read = iter(read_media(media, self._service.info.media, self._media_urls, latest()))
 
         def placed(part: MessagePart) -> MessagePart:
             if not isinstance(part, MediaPart):
@@ -234,46 +219,40 @@ class Turns:
 
     def raw_starter(self, options: RawOptions) -> Callable[..., Stream]:
         """Returns a function that starts one of many turns without a chat template, which nobody reads as they come."""
+        settings = self.check(options, RawOptions)
 
         def start(prompt: Any, own: Mapping[str, Any]) -> Stream:
-            return self.start_raw(prompt, options, own["choice"], offline=True)
+            return self.start_raw(prompt, settings, own["choice"], offline=True)
 
         return start
 
     def start_raw(
-        self, prompt: str | Sequence[int], options: RawOptions, choice: int = 0, *, offline: bool = False
+        self, prompt: str | Sequence[int], settings: TurnSettings, choice: int = 0, *, offline: bool = False
     ) -> Stream:
         """Start a turn without a chat template, the answer of this number to its prompt. Raises what
         `Engine.stream_complete` raises."""
-        self._service.check()
-        sampling = self._sampling(checked(options, RawOptions)).of_choice(choice)
-        raw, tokens = self._raw_prompt(prompt, options)
-        with finished_by(until(options.get("deadline"))):
-            response = response_of(options.get("response_format"), matcher)
-            demand = Demand(response=response, max_tokens=sampling.max_tokens)
+        raw, tokens = self._raw_prompt(prompt, settings)
+        with finished_by(until(settings.deadline)):
+            settings = _of_choice(settings, choice)
+            demand = _demand(settings)
             return traced(
                 self._service.submit,
                 TurnRequest(
                     raw,
                     raw_parser,
-                    sampling,
-                    usage=Usage(sampling=self.sampling.used(sampling, options)),
-                    priority=options.get("priority", 0),
-                    deadline=_left(options.get("deadline")),
+                    settings,
+                    usage=Usage(sampling=self.sampling.used(settings)),
                     offline=offline,
-                    progress=options.get("progress"),
-                    named=options.get("adapters"),
-                    cache_salt=options.get("cache_salt"),
                     constraint=constraint_of(demand, raw_format(), (), self._cut, matcher),
-                    reads=response.read if response is not None else None,
+                    reads=None if demand.response is None else demand.response.read,
                     tokens=tokens,
                 ),
                 self._model,
                 "text_completion",
             )
 
-    def _raw_prompt(self, prompt: str | Sequence[int], options: RawOptions) -> tuple[Prompt, tuple[int, ...]]:
-        vocab, end, files = self._service.vocab, options.get("suffix"), options.get("files")
+    def _raw_prompt(self, prompt: str | Sequence[int], settings: TurnSettings) -> tuple[Prompt, tuple[int, ...]]:
+        vocab, end, files = self._service.vocab, settings.suffix, settings.files
         if end is None:
             if files is not None:
                 raise RequestError("files are read before a text with a gap; pass suffix, the text after the gap, too.")
@@ -282,73 +261,77 @@ class Turns:
             raise RequestError("suffix needs a prompt that is text; this one is tokens.")
         return infill_prompt(vocab, prompt, end, files or {})
 
-    def prompt(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Prompt:
+    def prompt(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, settings: TurnSettings) -> Prompt:
         """Returns the prompt that `start` would send."""
-        sampling, given = self.check(options)
-        demand = _demand(as_tools(tools), given.tool_choice, sampling, options)
-        conversation, restored = self._restored(messages, options)
-        shown = self._with_schema(given, demand)
-        prompt, _ = self._prompts.fitted(conversation, restored, demand.tools, shown, sampling.max_tokens)
-        return prompt
+        with finished_by(until(settings.deadline)):
+            demand = _demand(settings, tools)
+            conversation, restored = self._restored(messages, settings)
+            prompt, _ = self._prompts.fitted(conversation, restored, demand.tools, self._shown(demand))
+            return prompt
 
-    def _with_schema(self, options: PromptOptions, demand: Demand) -> PromptOptions:
-        """Returns the options with the schema of the answer, for a template that shows it."""
+    def _shown(self, demand: Demand) -> TurnSettings:
+        """Returns the settings with the schema of the answer, for a template that shows it."""
+        settings = demand.settings
         if demand.response is None or not (shown := demand.response.shown(self.family.shows_schema)):
-            return options
-        return replace(options, template_kwargs={**shown, **(options.template_kwargs or {})})
+            return settings
+        return replace(settings, template_kwargs={**shown, **(settings.template_kwargs or {})})
 
     def batch_starter(self, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Callable[..., Stream]:
         """Returns a function that starts the turn of one of many conversations, with options of its own; the common
         options are checked now."""
-        _, known = self.check(options), as_tools(tools)
+        settings, known = self.check(options), as_tools(tools)
 
         def start(messages: MessagesLike, own: Mapping[str, Any]) -> Stream:
-            merged: Any = {**options, **own}
-            return self.start(messages, merged.pop("tools", known), merged, 1, offline=True)[0]
+            if not own:
+                return self.start(messages, known, settings, offline=True)[0]
+            merged: dict[str, Any] = {**options, **own}
+            return self.start(messages, merged.pop("tools", known), self.check(merged), offline=True)[0]
 
         return start
 
     def agent_stepper(self, tools: Callable[[], Sequence[ToolLike]], options: TurnOptions) -> Callable[..., Stream]:
         """Returns a function that starts the next turn of a run; its options are checked now. Only a message that the
         caller began is continued. A call is demanded until there was one: else the run would never answer."""
-        _, given = self.check(options)
+        settings = self.check(options)
         begun = False
 
         def turn(history: Sequence[Message]) -> Stream:
             nonlocal begun
-            goes_on = options.get("continue_final_message", False) and history[-1].role == "assistant"
-            own: TurnOptions = {**options, "continue_final_message": goes_on}
-            if begun and history[-1].role == "tool":
-                own["tool_choice"] = after_call(given.tool_choice)
+            goes_on = settings.continue_final_message and history[-1].role == "assistant"
+            called = begun and history[-1].role == "tool"
+            choice = after_call(settings.tool_choice) if called else settings.tool_choice
             begun = True
-            return self.start(history, tools(), own, 1)[0]
+            return self.start(history, tools(), replace(settings, continue_final_message=goes_on, tool_choice=choice))[
+                0
+            ]
 
         return turn
 
     def shared_prefix(
-        self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions
+        self, messages: MessagesLike, tools: Sequence[ToolLike] | None, settings: TurnSettings
     ) -> TokensAndMedia:
         """Returns the tokens that all conversations share that begin with these messages."""
-        _, given = self.check(options)
-        stated = as_tools(tools)
-        conversation, _ = self._restored(messages, options)
-        if conversation[-1].role in ("user", "tool"):
-            return self._service.tokenized(self._prompts.rendered(conversation, stated, given))
-        prompt, shared = self._prompts.head(conversation, stated, given)
-        tokens, media = self._service.tokenized(prompt)
-        return tokens[:shared], tuple(each for each in media if each.stop <= shared)
+        with finished_by(until(settings.deadline)):
+            stated = as_tools(tools)
+            conversation, _ = self._restored(messages, settings)
+            if conversation[-1].role in ("user", "tool"):
+                return self._service.tokenized(self._prompts.rendered(conversation, stated, settings))
+            prompt, shared = self._prompts.head(conversation, stated, settings)
+            tokens, media = self._service.tokenized(prompt)
+            return tokens[:shared], tuple(each for each in media if each.stop <= shared)
 
     def answer_prefix(
-        self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions
+        self, messages: MessagesLike, tools: Sequence[ToolLike] | None, settings: TurnSettings
     ) -> TokensAndMedia:
         """Returns the tokens after which the answer to a conversation begins: without reasoning, which is switched off,
         or closed where the prompt leaves it open."""
         try:
-            prompt = self.prompt(messages, tools, {"reasoning": False, **options})
+            wanted = False if settings.reasoning is None else settings.reasoning
+            prompt = self.prompt(messages, tools, replace(settings, reasoning=wanted))
         except RequestError:
-            if "reasoning" in options:
+            if settings.reasoning is not None:
                 raise
-            prompt = self.prompt(messages, tools, options)  # a template without a switch
+            prompt = self.prompt(messages, tools, settings)  # a template without a switch
         pieces = (*prompt.pieces, *(self._close() if prompt.in_reasoning else ()))
         return self._service.tokenized(replace(prompt, pieces=pieces, text="".join(piece.text for piece in pieces)))
 
@@ -357,24 +340,24 @@ class Turns:
         messages: MessagesLike,
         tools: Sequence[ToolLike] | None,
         output: str | Sequence[Piece] | None,
-        options: TurnOptions,
+        settings: TurnSettings,
     ) -> ExplainInput:
         """Returns the input of `explain` for a conversation and an output that followed it."""
-        sampling, given = self.check(options)
-        demand = _demand(as_tools(tools), given.tool_choice, sampling, options)
-        conversation, restored = self._restored(messages, options)
-        prompt = self._prompts.rendered(conversation, demand.tools, self._with_schema(given, demand), restored)
+        with finished_by(until(settings.deadline)):
+            demand = _demand(settings, tools)
+            conversation, restored = self._restored(messages, settings)
+            prompt = self._prompts.rendered(conversation, demand.tools, self._shown(demand), restored)
         format_ = self.template.parser_recipe(prompt, demand.tools).format
         return ExplainInput(
             conversation,
             prompt,
             _parser_tools(demand),
             _parser_choice(demand),
-            options.get("builtin_tools", ()),
+            settings.builtin_tools,
             output,
             self._service.tokens(prompt),
             constraint_of(demand, format_, prompt.prefix, self._cut, matcher),
-            self.sampling.used(sampling, options),
+            self.sampling.used(settings),
         )
 
     def _close(self) -> tuple[Piece, ...]:
@@ -383,20 +366,16 @@ class Turns:
         return (Piece(text, True),) if text else ()
 
 
-def _demand(
-    tools: Sequence[Tool], choice: ToolChoice | AllowedTools, sampling: SamplingParams, options: TurnOptions
-) -> Demand:
-    return Demand(
-        tools,
-        choice,
-        options.get("parallel_tool_calls"),
-        response_of(options.get("response_format"), matcher),
-        options.get("strict_tools", False),
-        options.get("answer_reserve", RESERVE),
-        sampling.max_tokens,
-        options.get("reasoning") is not False,
-        options.get("close_at_limit", True),
-    )
+def _demand(settings: TurnSettings, tools: Sequence[ToolLike] | None = None) -> Demand:
+    return Demand(settings, as_tools(tools), response_of(settings.response_format, matcher))
+
+
+def _of_choice(settings: TurnSettings, number: int) -> TurnSettings:
+    """Returns the settings of one of several answers, with what preparing it has left of its deadline."""
+    sampling, deadline = settings.sampling.of_choice(number), _left(settings.deadline)
+    if sampling is settings.sampling and deadline == settings.deadline:
+        return settings
+    return replace(settings, sampling=sampling, deadline=deadline)
 
 
 def _left(deadline: float | None) -> float | None:

@@ -16,6 +16,7 @@ FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "cancelled", "
 
 
 ReasoningFormat: TypeAlias = Literal["deepseek", "deepseek-legacy", "none", "exclude"]
+DEFAULT_REASONING_FORMAT: ReasoningFormat = "deepseek"
 
 
 Reasoning: TypeAlias = bool | Literal["low", "medium", "high"]

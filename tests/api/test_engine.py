@@ -22,12 +22,13 @@ from engine.runtime.loop.request import Request
 from engine.runtime.loop.runner import Runner
 from engine.support.errors import ContextOverflowError, EngineError, EngineWarning
 from engine.testing.scripted import ByteVocab, ScriptedBackend
-from engine.turns.options import LoadOptions, SamplingOptions
+from engine.turns.options import LoadOptions, RawOptions, SamplingOptions, ScoreOptions, TurnOptions
 from engine.types.completion import Completion
 from engine.types.conversation import conversation_of
 from engine.types.events import ContentDelta, Finished, ToolCallEnd, ToolCallStart, ToolResult, fold
 from engine.types.messages import Message
 from engine.types.sampling import SamplingParams
+from engine.types.turn_settings import TurnSettings
 
 VOCAB = ByteVocab(["<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>"], end=["<|im_end|>"])
 CALL = '<think>\nI add.\n</think>\n\n<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
@@ -304,6 +305,12 @@ def test_every_sampling_parameter_is_an_option() -> None:
         field.name for record in (ModelOptions, ContextOptions, MediaOptions, LoopOptions) for field in fields(record)
     }
     assert declared - {"n_ctx", "n_gpu_layers"} == LoadOptions.__optional_keys__
+
+
+def test_every_option_of_a_turn_is_in_its_settings() -> None:
+    named = {name for kind in (TurnOptions, RawOptions, ScoreOptions) for name in kind.__annotations__}
+    own = {field.name for field in fields(TurnSettings)}
+    assert named - SamplingParams.model_fields.keys() == own - {"sampling", "given"}
 
 
 def test_a_reasoning_budget_closes_reasoning() -> None:

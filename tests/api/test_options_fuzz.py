@@ -14,11 +14,9 @@ from engine import Engine, RequestError
 from engine.formats.template.chat_template import ChatTemplate
 from engine.llama.model import Model
 from engine.runtime.loop.config import ContextOptions, LlamaOptions, LoopOptions, ModelOptions
-from engine.runtime.loop.request import TurnRequest
 from engine.support.errors import ContextOverflowError, EngineError, QueueFullError
 from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.turns.options import LoadOptions, RawOptions, TurnOptions
-from engine.types.sampling import SamplingParams
 
 
 class Hostile:
@@ -211,14 +209,6 @@ def test_loading(tiny: Path) -> None:
 def test_sizes_that_are_right_but_too_large(tiny: Path) -> None:
     with Model.load(tiny) as model, pytest.raises(ContextOverflowError, match="n_ctx=2,147,483,647"):
         model.backend(ContextOptions(n_ctx=2**31 - 1, n_sequences=256))
-
-
-def test_a_turn_request_checks_itself(llm: Engine) -> None:
-    prompt = llm.render("x")
-    for name in ("priority", "deadline", "offline", "reasoning_budget", "progress"):
-        with pytest.raises(RequestError, match=f"{name}='x' is not valid"):
-            TurnRequest(prompt, lambda: llm.template.parser(prompt), **{name: "x"}).check()  # pyright: ignore[reportArgumentType]
-    assert TurnRequest(prompt, lambda: llm.template.parser(prompt)).sampling == SamplingParams()
 
 
 LOAD: Any = Engine.load

@@ -19,6 +19,7 @@ from engine.runtime.stream.service import Service
 from engine.runtime.stream.stream import Stream
 from engine.support.errors import DecodeError, EngineError, ModelLoadError, RequestError
 from engine.testing.scripted import ScriptedBackend
+from engine.types.turn_settings import TurnSettings
 
 A, B, HALF = Adapters((("a", 1.0),)), Adapters((("b", 1.0),)), Adapters((("a", 0.5), ("b", 0.5)))
 
@@ -261,7 +262,7 @@ def service(backend: ScriptedBackend, tmp_path: Path) -> Iterator[Service]:
 
 
 def turn(service: Service, text: str, *named: str) -> Stream:
-    return service.submit(TurnRequest(prompt(text), plain, named=named))
+    return service.submit(TurnRequest(prompt(text), plain, TurnSettings(adapters=named)))
 
 
 def test_a_drop_waits_for_the_requests_that_use_the_adapter(service: Service, backend: ScriptedBackend) -> None:
@@ -380,7 +381,7 @@ def test_closing_ends_a_drop_that_waits(backend: ScriptedBackend, tmp_path: Path
     (tmp_path / "f").touch()
     service.load_adapter(info("one", "one", tmp_path / "f"))
     backend.delay = 0.05
-    stream = service.submit(TurnRequest(prompt("x" * 200), plain, named=["one"]))
+    stream = service.submit(TurnRequest(prompt("x" * 200), plain, TurnSettings(adapters=["one"])))
     ended = threading.Event()
 
     def drop() -> None:
@@ -407,7 +408,7 @@ def test_a_broken_loop_ends_a_drop_that_waits(backend: ScriptedBackend, tmp_path
         raise SystemExit("broken")
 
     backend.before_decode = fail
-    stream = service.submit(TurnRequest(prompt("x"), plain, named=["one"]))
+    stream = service.submit(TurnRequest(prompt("x"), plain, TurnSettings(adapters=["one"])))
     errors: list[BaseException] = []
 
     def drop() -> None:
@@ -431,7 +432,7 @@ def test_a_broken_loop_ends_a_drop_that_waits(backend: ScriptedBackend, tmp_path
 
 def test_a_pinned_prefix_is_for_its_adapters(service: Service) -> None:
     text = "a prefix that many share: "
-    with service.pin(service.tokens(prompt(text)), ["one"]):
+    with service.pin(service.tokens(prompt(text)), TurnSettings(adapters=["one"])):
         assert _cached(service, text + "x", "one") == len(text)
         assert _cached(service, text + "y", "two") == 0
         assert _cached(service, text + "z") == 0
@@ -439,7 +440,7 @@ def test_a_pinned_prefix_is_for_its_adapters(service: Service) -> None:
 
 def test_a_score_is_computed_by_its_adapters(service: Service, backend: ScriptedBackend) -> None:
     tokens = tuple(b"before")
-    assert service.score(tokens, tuple(b"after"), named=["two"]).result().finish_reason == "stop"
+    assert service.score(tokens, tuple(b"after"), TurnSettings(adapters=["two"])).result().finish_reason == "stop"
     assert set(backend.adapted) == {(("two", 1.0),)}
     with pytest.raises(RequestError, match="There is no adapter 'x'"):
-        service.score(tokens, tuple(b"after"), named=["x"])
+        service.score(tokens, tuple(b"after"), TurnSettings(adapters=["x"]))

@@ -17,6 +17,7 @@ from engine.testing import ScriptedEngine
 from engine.testing.scripted import ScriptedBackend
 from engine.types.completion import Completion
 from engine.types.messages import Message
+from engine.types.turn_settings import TurnSettings
 
 SHARED = "a long beginning that many prompts have in common, and that takes a while to evaluate; "
 SECRETS = ("4711 0815 " * 12, "1234 9876 " * 12)
@@ -29,7 +30,7 @@ def brief(_: str) -> str:
 
 
 def cached(service: Service, text: str, salt: str | None) -> int:
-    usage = service.submit(TurnRequest(prompt(text), plain, cache_salt=salt)).result().usage
+    usage = service.submit(TurnRequest(prompt(text), plain, TurnSettings(cache_salt=salt))).result().usage
     assert usage is not None
     return usage.cached_tokens
 

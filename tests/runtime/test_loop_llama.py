@@ -16,6 +16,7 @@ from engine.types.completion import Completion, Usage
 from engine.types.events import fold
 from engine.types.prompt import Piece
 from engine.types.sampling import SamplingParams
+from engine.types.turn_settings import TurnSettings
 
 ARCHITECTURES = ("llama", "qwen3", "mamba", "lfm2", "gemma3")
 SYSTEM = "<|start|>system\nhello world ab ab he o hello hello world<|end|><|start|>user\n"
@@ -65,7 +66,7 @@ class Desk:
         limits = Limits(max_tokens=16, ignore_eos=True)
         starts = [place for place, token in enumerate(tokens) if token == start]
         begins = tuple(starts[-2:]) if turns else ()
-        turn = TurnRequest(prompt(""), lambda: Parser("content-only"), sampling)
+        turn = TurnRequest(prompt(""), lambda: Parser("content-only"), TurnSettings(sampling))
         self.loop.submit(turn.crossing(id_, tuple(tokens), limits, begins))
 
     def step(self) -> None:

@@ -26,6 +26,7 @@ from engine.testing.scripted import ScriptedBackend
 from engine.types.completion import Completion
 from engine.types.events import Event
 from engine.types.sampling import FinishReason
+from engine.types.turn_settings import TurnSettings
 
 
 class Quit(BaseException):
@@ -111,7 +112,7 @@ def test_progress_and_what_follows_a_turn(raised: BaseException, caplog: pytest.
 
     with Service(ScriptedBackend(echo, n_batch=4, n_sequences=3)) as service:
         fine = service.submit(TurnRequest(prompt("f" * 30), plain))
-        broken = service.submit(TurnRequest(prompt("b" * 30), plain, progress=stop))
+        broken = service.submit(TurnRequest(prompt("b" * 30), plain, TurnSettings(progress=stop)))
         followed = service.submit(TurnRequest(prompt("c"), plain, ended=stop))
         with pytest.raises(Exception, match=r".*") as caught:
             broken.result(timeout=30)

@@ -12,6 +12,7 @@ from engine import ChatTemplate, ContextOverflowError, Engine, EngineError, Requ
 from engine.runtime.loop.request import TurnRequest
 from engine.runtime.stream.service import PinnedPrefix, Service
 from engine.testing.scripted import ByteVocab, ScriptedBackend
+from engine.types.turn_settings import TurnSettings
 
 VOCAB = ByteVocab(["<|im_start|>"], end=["<|im_end|>"])
 SYSTEM: list[dict[str, Any]] = [{"role": "system", "content": "You are a system prompt of some length. " * 3}]
@@ -85,26 +86,26 @@ def test_progress() -> None:
         told.append((done, total))
 
     with Service(ScriptedBackend(echo, n_batch=16, n_sequences=2)) as service:
-        service.submit(TurnRequest(prompt("x" * 40), plain, progress=tell)).result()
+        service.submit(TurnRequest(prompt("x" * 40), plain, TurnSettings(progress=tell))).result()
         assert told == [(16, 40), (32, 40), (40, 40)]
         told.clear()
-        service.pin(list(b"y" * 20), progress=tell).release()
+        service.pin(list(b"y" * 20), TurnSettings(progress=tell)).release()
         assert told == [(16, 20), (20, 20)]
 
 
 def test_progress_may_stop_the_turn() -> None:
     with Service(ScriptedBackend(echo, n_batch=4, n_sequences=2)) as service:
-        stream = service.submit(TurnRequest(prompt("x" * 400), plain, progress=lambda done, _: done < 8))
+        stream = service.submit(TurnRequest(prompt("x" * 400), plain, TurnSettings(progress=lambda done, _: done < 8)))
         completion = stream.result()
         assert (completion.finish_reason, completion.content) == ("cancelled", "")
         with pytest.raises(EngineError, match="not pinned"):
-            service.pin(list(b"x" * 400), progress=lambda _done, _total: False)
+            service.pin(list(b"x" * 400), TurnSettings(progress=lambda _done, _total: False))
 
         def broken(done: int, total: int) -> None:
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
-            service.submit(TurnRequest(prompt("y" * 400), plain, progress=broken)).result()
+            service.submit(TurnRequest(prompt("y" * 400), plain, TurnSettings(progress=broken))).result()
         assert service.submit(TurnRequest(prompt("fine"), plain)).result().content == "re: fine"
 
 

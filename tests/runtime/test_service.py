@@ -28,6 +28,7 @@ from engine.types.completion import Completion
 from engine.types.events import ContentDelta, Event, Finished, ReasoningDelta, fold
 from engine.types.prompt import Piece, Prompt
 from engine.types.sampling import SamplingParams
+from engine.types.turn_settings import TurnSettings
 
 ENDLESS = "x" * 100_000
 
@@ -103,10 +104,11 @@ def test_sampling_and_family_stops() -> None:
         assert service.vocab is vocab
         assert service.info.n_ctx == 4096
         assert service.submit(TurnRequest(prompt("p", stop=("<stop>",)), plain)).result().content == "a"
-        assert service.submit(TurnRequest(prompt("p"), plain, SamplingParams(stop=("two",)))).result().content == "one "
+        by_text = TurnSettings(SamplingParams(stop=("two",)))
+        assert service.submit(TurnRequest(prompt("p"), plain, by_text)).result().content == "one "
         text_stop = service.submit(TurnRequest(prompt("p", stop=("/four",)), plain)).result()
         assert text_stop.content == "three", "an end that is no token of this vocabulary is found as text"
-        limited = service.submit(TurnRequest(prompt("p"), plain, SamplingParams(max_tokens=3))).result()
+        limited = service.submit(TurnRequest(prompt("p"), plain, TurnSettings(SamplingParams(max_tokens=3)))).result()
     assert (limited.content, limited.finish_reason) == ("123", "length")
 
 
@@ -114,7 +116,8 @@ def test_logprobs() -> None:
     backend = ScriptedBackend(["ab", "ab", "ab"])
     with Service(backend) as service:
         streams = [
-            service.submit(TurnRequest(prompt("p"), plain, SamplingParams(logprobs=top))) for top in (None, 0, 2)
+            service.submit(TurnRequest(prompt("p"), plain, TurnSettings(SamplingParams(logprobs=top))))
+            for top in (None, 0, 2)
         ]
         for stream in streams:
             stream.result()
@@ -150,14 +153,9 @@ def test_a_prompt_that_does_not_fit_is_told_to_the_caller() -> None:
             service.submit(TurnRequest(Prompt("", ()), plain))
 
 
-def test_options_that_make_no_sense() -> None:
-    with Service(ScriptedBackend([])) as service:
-        with pytest.raises(RequestError, match="deadline=0"):
-            service.submit(TurnRequest(prompt("p"), plain, deadline=0))
-        with pytest.raises(RequestError, match="reasoning_budget=-1"):
-            service.submit(TurnRequest(prompt("p"), plain, reasoning_budget=-1, reasoning_close=(Piece("x"),)))
-        with pytest.raises(RequestError, match="needs reasoning_close"):
-            service.submit(TurnRequest(prompt("p"), plain, reasoning_budget=1))
+def test_a_budget_that_nothing_could_close() -> None:
+    with Service(ScriptedBackend([])) as service, pytest.raises(RequestError, match="needs reasoning_close"):
+        service.submit(TurnRequest(prompt("p"), plain, TurnSettings(reasoning_budget=1)))
 
 
 def test_reasoning_budget_and_end_reasoning() -> None:
@@ -165,7 +163,7 @@ def test_reasoning_budget_and_end_reasoning() -> None:
     backend = ScriptedBackend(lambda text: "answer" if "</think>" in text else "<think>\n" + ENDLESS, delay=0.0005)
     with Service(backend) as service:
         budgeted = service.submit(
-            TurnRequest(prompt("p"), lambda: Parser("qwen3"), reasoning_budget=20, reasoning_close=close)
+            TurnRequest(prompt("p"), lambda: Parser("qwen3"), TurnSettings(reasoning_budget=20), reasoning_close=close)
         ).result()
         assert budgeted.content == "answer"
         assert 0 < len(budgeted.reasoning) <= 20
@@ -179,7 +177,7 @@ def test_reasoning_budget_and_end_reasoning() -> None:
 def test_deadline_and_priority_are_passed_on() -> None:
     backend = endless()
     with Service(backend) as service:
-        stream = service.submit(TurnRequest(prompt("p"), plain, deadline=0.05, priority=3))
+        stream = service.submit(TurnRequest(prompt("p"), plain, TurnSettings(deadline=0.05, priority=3)))
         assert stream.result().finish_reason == "deadline"
 
 
@@ -315,7 +313,7 @@ def test_an_answer_that_the_context_ends_names_the_option(caplog: pytest.LogCapt
         assert service.submit(TurnRequest(prompt("0123456789"), plain)).result().finish_reason == "length"
         assert "reached n_ctx=20; load with a larger n_ctx=" in caplog.text
         caplog.clear()
-        by_its_limit = service.submit(TurnRequest(prompt("0"), plain, SamplingParams(max_tokens=3)))
+        by_its_limit = service.submit(TurnRequest(prompt("0"), plain, TurnSettings(SamplingParams(max_tokens=3))))
         assert by_its_limit.result().finish_reason == "length"
         assert not caplog.text
 
@@ -516,7 +514,7 @@ async def test_threads_and_asyncio_at_once() -> None:
 def test_requests_and_replies_can_cross_to_another_process() -> None:
     def progress(_done: int, _total: int) -> None: ...
 
-    turn = TurnRequest(prompt("p"), plain, SamplingParams(temperature=0.5), progress=progress)
+    turn = TurnRequest(prompt("p"), plain, TurnSettings(SamplingParams(temperature=0.5), progress=progress))
     request = turn.crossing(1, (1, 2), Limits(), ())
     assert pickle.loads(pickle.dumps(request)) == request
     assert (request.id, request.tokens, request.reports) == (1, (1, 2), True)

@@ -169,7 +169,7 @@ def test_preparation_counts_toward_the_deadline_of_a_turn(llm: Engine, monkeypat
     usual = Service.submit
 
     def submit(service: Service, turn: TurnRequest) -> Any:
-        left.append(turn.deadline)
+        left.append(turn.settings.deadline)
         return usual(service, turn)
 
     monkeypatch.setattr(Service, "submit", submit)

@@ -102,7 +102,7 @@ def test_the_keys_of_a_gguf_are_the_engines_defaults(tmp_path: Path) -> None:
 def test_a_caller_wins_over_all() -> None:
     defaults = SamplingDefaults({"temperature": 0.1, "top_k": 3}, {"temperature": "the file", "top_k": "the file"})
     with Engine(ScriptedBackend(["a"]), ChatTemplate(None, family="qwen3"), sampling=defaults) as llm:
-        own = llm._turns.check({"temperature": 0.9})[0]  # pyright: ignore[reportPrivateUsage]
+        own = llm._turns.check({"temperature": 0.9}).sampling  # pyright: ignore[reportPrivateUsage]
     assert (own.temperature, own.top_k) == (0.9, 3)
 
 
@@ -122,7 +122,7 @@ told = st.fixed_dictionaries(
 def test_a_turn_tells_what_it_was_drawn_with_and_who_said_so(options: Any) -> None:
     defaults = sampling_defaults({"temp": 0.6, "top_k": 9}, config(top_p=0.9))
     with Engine(ScriptedBackend(["a"]), ChatTemplate(PLAIN), sampling=defaults, seed=3) as llm:
-        drawn = llm._turns.check(options)[0]  # pyright: ignore[reportPrivateUsage]
+        drawn = llm._turns.check(options).sampling  # pyright: ignore[reportPrivateUsage]
         usage = llm.chat("Hi", **options).usage
         assert usage is not None
         assert llm.explain("Hi", **options).sampling == usage.sampling
@@ -145,7 +145,7 @@ def test_a_turn_tells_what_it_was_drawn_with_and_who_said_so(options: Any) -> No
 
 def test_a_family_without_wishes_draws_as_llama_cpp_does() -> None:
     with Engine(ScriptedBackend(["a"]), ChatTemplate(PLAIN)) as llm:
-        own = llm._turns.check({})[0]  # pyright: ignore[reportPrivateUsage]
+        own = llm._turns.check({}).sampling  # pyright: ignore[reportPrivateUsage]
     assert {name: getattr(own, name) for name in LLAMA_CPP} == LLAMA_CPP
 
 

@@ -15,37 +15,26 @@ from engine.formats.parsing.grammar import Rules
 from engine.support.errors import RequestError
 from engine.types.constraint import Constraint, Holds
 from engine.types.prompt import Piece
-from engine.types.tools import AllowedTools, Tool, ToolChoice, ToolName
+from engine.types.tools import AllowedChoice, AllowedTools, Tool, ToolName
+from engine.types.turn_settings import TurnSettings
 
-RESERVE = 256
-"""The default number of tokens reserved for the answer."""
 _ANY_OBJECT = {"type": "object"}
 _log = logging.getLogger("engine.constraint")
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What the options of a turn require of its output.
+    """What the settings of a turn require of its output: `tools` are those of the prompt, of which `tool_choice` says
+    whether and which are called; `response`: what an answer must be (None: any text)."""
 
-    - `tools` are those of the prompt; `choice`: whether and which of them are called, each one of `tools`.
-    - `parallel`: any number of calls (True), or at most one (False). None: one where a call is demanded, since a small
-      model repeats it as long as the grammar lets it; else any number.
-    - `response`: what an answer must be; None: any text.
-    - `strict`: calls are held to the tools' schemas under "auto" too (calls of a strict tool always are).
-    - `reserve`: tokens reserved for the answer while the model reasons, half of `max_tokens` at most.
-    - `may_reason`: reasoning was not turned off.
-    - `close_at_limit`: a JSON answer is completed when its tokens are used up.
-    """
-
+    settings: TurnSettings
     tools: Sequence[Tool] = ()
-    choice: ToolChoice | AllowedTools = "auto"
-    parallel: bool | None = None
     response: Response | None = None
-    strict: bool = False
-    reserve: int = RESERVE
-    max_tokens: int | None = None
-    may_reason: bool = True
-    close_at_limit: bool = True
+
+    @property
+    def choice(self) -> AllowedChoice:
+        """Whether and which of the tools are called."""
+        return self.settings.tool_choice
 
 
 def constraint_of(
@@ -62,13 +51,14 @@ def constraint_of(
     what, holds = allowed
     if what.tools and format_.tools is None and format_.channels is None:
         raise RequestError("This model's format has no tool calls; use another model, or leave tool_choice out.")
-    text = "".join(piece.text for piece in prefix)
+    text, settings = "".join(piece.text for piece in prefix), demand.settings
+    may_reason = settings.reasoning is not False
     if format_.reasoning is not None and format_.reasoning.assumed and format_.reasoning.open.strip() not in text:
         format_ = format_.model_copy(update={"reasoning": None})  # nothing shows that this model reasons
-        demand = replace(demand, may_reason=False)
+        may_reason = False
     reasoning = format_.reasoning
     is_closed = reasoning is not None and bool(reasoning.close.strip()) and reasoning.close.strip() in text
-    may_follow = demand.may_reason or (reasoning is not None and (reasoning.implicit or reasoning.open.strip() in text))
+    may_follow = may_reason or (reasoning is not None and (reasoning.implicit or reasoning.open.strip() in text))
     what = replace(what, reasoned=is_closed or may_follow)
     rules = Rules(lambda pattern: enforcer.regex_refusal(pattern) is None)
     grammar = turn_grammar(format_, what, cut, rules)
@@ -79,16 +69,22 @@ def constraint_of(
     return Constraint(
         grammar,
         holds,
-        demand.may_reason and not is_closed,
+        may_reason and not is_closed,
         tuple(prefix),
         tuple(filter(None, closes)),
         _enders(format_),
         closing(format_),
-        demand.reserve if demand.max_tokens is None else min(demand.reserve, demand.max_tokens // 2),
+        _reserved(settings),
         is_json,
-        is_json and demand.close_at_limit,
+        is_json and settings.close_at_limit,
         holds == "answer" and what.answer is None,
     )
+
+
+def _reserved(settings: TurnSettings) -> int:
+    """Returns the tokens reserved for the answer while the model reasons."""
+    most = settings.sampling.max_tokens
+    return settings.answer_reserve if most is None else min(settings.answer_reserve, most // 2)
 
 
 def closing(format_: Format) -> str:
@@ -110,8 +106,10 @@ def _enders(format_: Format) -> tuple[str, ...]:
 def _allowed(demand: Demand, enforcer: Enforcer) -> tuple[Allowed, Holds] | None:
     """Returns what the turn may contain, and whether that holds for the whole answer or only for calls. None:
     anything."""
-    most = 1 if demand.parallel is False else None
-    choice = demand.choice
+    # One call where one is demanded, if the caller leaves it open: a small model repeats it as long as it may.
+    settings, choice = demand.settings, demand.choice
+    parallel = settings.parallel_tool_calls
+    most = 1 if parallel is False else None
     chosen = tuple(demand.tools) if choice != "none" else ()
     if isinstance(choice, ToolName):
         chosen = _named(demand.tools, [choice.name])
@@ -119,12 +117,12 @@ def _allowed(demand: Demand, enforcer: Enforcer) -> tuple[Allowed, Holds] | None
         chosen = _named(demand.tools, choice.names)
     must = choice == "required" or isinstance(choice, ToolName)
     if must or (isinstance(choice, AllowedTools) and choice.mode == "required"):
-        most = None if demand.parallel else 1
+        most = None if parallel else 1
         return Allowed(None, [_held(tool, enforcer) for tool in chosen], most), "answer"
     answer = None if demand.response is None else demand.response.answer
     if answer is not None:
         return Allowed(answer, [_held_or_free(tool, demand, enforcer) for tool in chosen], most), "answer"
-    if chosen and (isinstance(choice, AllowedTools) or demand.strict or any(tool.strict for tool in chosen)):
+    if chosen and (isinstance(choice, AllowedTools) or settings.strict_tools or any(tool.strict for tool in chosen)):
         return Allowed(None, [_held_or_free(tool, demand, enforcer) for tool in chosen], most, begun=True), "calls"
     return None
 
@@ -145,7 +143,7 @@ def _held_or_free(tool: Tool, demand: Demand, enforcer: Enforcer) -> Tool:
     afterwards."""
     if tool.strict:
         return _held(tool, enforcer)
-    if demand.strict or demand.response is not None:
+    if demand.settings.strict_tools or demand.response is not None:
         try:
             return _held(tool, enforcer)
         except RequestError as error:

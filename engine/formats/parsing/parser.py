@@ -4,7 +4,7 @@ picklable record from which another process can make a parser.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from engine.formats.families import Family, Format, builtin_families
 from engine.formats.parsing.channels import ChannelTurn
@@ -18,10 +18,10 @@ from engine.tools import as_tools, json_value
 from engine.types.completion import Usage
 from engine.types.events import Event, Finished, ToolCallEnd, ToolCallStart
 from engine.types.prompt import Piece
-from engine.types.sampling import FinishReason, ReasoningFormat
+from engine.types.sampling import DEFAULT_REASONING_FORMAT, FinishReason, ReasoningFormat
 from engine.types.tools import Tool, ToolChoice
 
-_VIEWS = ("deepseek", "deepseek-legacy", "none", "exclude")
+_VIEWS = get_args(ReasoningFormat)
 
 
 class Segment(NamedTuple):
@@ -60,7 +60,7 @@ class Parser:
         *,
         tools: Sequence[Any] | None = None,
         tool_choice: ToolChoice = "auto",
-        reasoning_format: ReasoningFormat = "deepseek",
+        reasoning_format: ReasoningFormat = DEFAULT_REASONING_FORMAT,
         json: bool = False,
         control_tokens: frozenset[str] | set[str] | None = None,
         exact: bool = False,
@@ -255,7 +255,7 @@ class ParserRecipe:
     prefix: str | Sequence[Piece] = ""
     tools: tuple[Tool, ...] | None = None
     tool_choice: ToolChoice = "auto"
-    reasoning_format: ReasoningFormat = "deepseek"
+    reasoning_format: ReasoningFormat = DEFAULT_REASONING_FORMAT
     json: bool = False
     control_tokens: frozenset[str] | None = None
     exact: bool = False

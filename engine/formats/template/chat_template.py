@@ -48,7 +48,7 @@ from engine.types.conversation import check_last, conversation_of, documents_of
 from engine.types.events import fold
 from engine.types.messages import DocumentLike, Message, MessagesLike
 from engine.types.prompt import Prompt, Span
-from engine.types.sampling import Reasoning, ReasoningFormat
+from engine.types.sampling import DEFAULT_REASONING_FORMAT, Reasoning, ReasoningFormat
 from engine.types.tools import AllowedChoice, AllowedTools, Tool, ToolChoice, ToolName
 
 _LARGEST_FILE = 16 << 20
@@ -330,7 +330,7 @@ class ChatTemplate:
         prompt: Prompt,
         tools: Sequence[ToolLike] | None = None,
         tool_choice: ToolChoice = "auto",
-        reasoning_format: ReasoningFormat = "deepseek",
+        reasoning_format: ReasoningFormat = DEFAULT_REASONING_FORMAT,
         json: bool = False,
         control_tokens: frozenset[str] | None = None,
         trace: bool = False,
@@ -357,7 +357,7 @@ class ChatTemplate:
         tools: Sequence[ToolLike] | None = None,
         tool_choice: ToolChoice = "auto",
         *,
-        reasoning_format: ReasoningFormat = "deepseek",
+        reasoning_format: ReasoningFormat = DEFAULT_REASONING_FORMAT,
         json: bool = False,
         control_tokens: frozenset[str] | None = None,
         exact: bool = False,

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias, cast
 
 from engine.support.errors import RequestError, shown
+from engine.types.turn_settings import AdaptersLike
 
 _LARGEST = 1_000  # scales in use are 0 to 4; far larger ones make logits that are not numbers
 
-AdaptersLike: TypeAlias = Sequence[str] | Mapping[str, float]
-"""Names of adapters, or names with their scales."""
 Scales: TypeAlias = tuple[tuple[str, float], ...]
 """Adapters, each the SHA-256 of its file, with their scales; in ascending order, none with scale 0."""
 

@@ -2,12 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from pydantic import Field
-
-from engine.runtime.adapters.adapters import BASE, Adapters, AdaptersLike, DropAdapter, LoadAdapter
-from engine.runtime.loop.config import check_fields
+from engine.runtime.adapters.adapters import BASE, Adapters, DropAdapter, LoadAdapter
 from engine.runtime.loop.generation import Limits, NoParser, Parser
 from engine.runtime.loop.logprobs import TokenLogprobs
 from engine.runtime.media.media import ChunkAt
@@ -17,7 +14,8 @@ from engine.types.completion import Usage
 from engine.types.constraint import Constraint
 from engine.types.events import Event, Finished
 from engine.types.prompt import Piece, Prompt
-from engine.types.sampling import Progress, SamplingParams
+from engine.types.sampling import SamplingParams
+from engine.types.turn_settings import PLAIN, TurnSettings
 
 Ended: TypeAlias = Callable[[Sequence[Event]], None]
 """Called with all events of a turn that ended by itself, neither cut off nor cancelled."""
@@ -36,49 +34,38 @@ class TurnRequest:
       thread, or pickled and called in the child process. `tokens`: the prompt's tokens, if they are not to be made from
       its text.
     - `markers`: texts that the parser reads as markers although they end the turn (gpt-oss's `<|call|>`).
-    - `priority`: higher goes first. `deadline`: seconds until the turn ends with reason "deadline". `offline`: nobody
-      reads the tokens as they come, so the turn may wait for prompts that can then be decoded together with it.
-    - `reasoning_budget`: maximum number of reasoning tokens; then `reasoning_close`, the text that closes reasoning, is
-      forced.
+    - `settings`: how its tokens are drawn, its priority, deadline, adapters and cache salt. Its `progress` is called
+      with the number of prompt tokens evaluated so far and the number of all, in the engine's thread: it must be quick,
+      and must not wait for this engine. If it returns False the turn stops; an exception ends the turn too.
+    - `offline`: nobody reads the tokens as they come, so the turn may wait for prompts that can then be decoded
+      together with it.
+    - `reasoning_close`: the text that closes reasoning, forced once there are as many of its tokens as
+      `settings.reasoning_budget`.
     - `usage`: how its usage begins: the messages left out of the prompt, the results cut in it, and what its tokens are
       drawn with and who said so.
-    - `progress` is called with the number of prompt tokens evaluated so far and the number of all, in the engine's
-      thread: it must be quick, and must not wait for this engine. If it returns False the turn stops; an exception ends
-      the turn too.
     - `claims`: what the turn held stays in the cache, or is kept as a state, until `Unpin` with the request's id.
     - `constraint`: the grammar that the answer, or the calls, must match. `reads` reads the finished answer.
-      `single_call`: the turn ends where a second call would begin.
     - `ended` is called in the engine's thread with all events of a turn that was neither cut off nor cancelled, and
       `over` with the last event of each turn.
-    - `named`: the adapters that compute the turn, as the caller named them. `cache_salt`: whose turn it is; prefixes
-      are shared among equal ones only.
     """
 
     prompt: Prompt
     parser: Callable[[], Parser]
-    sampling: SamplingParams = field(default_factory=SamplingParams)
+    settings: TurnSettings = PLAIN
     markers: frozenset[str] = frozenset()
-    priority: int = 0
-    deadline: Annotated[float, Field(gt=0)] | None = None
     offline: bool = False
-    reasoning_budget: Annotated[int, Field(ge=0)] | None = None
     reasoning_close: tuple[Piece, ...] = ()
     usage: Usage = _UNUSED
-    progress: Progress | None = None
     ended: Ended | None = None
     over: Over | None = None
     claims: bool = False
     constraint: Constraint | None = None
     reads: Callable[[str], object] | None = None
-    single_call: bool = False
-    named: AdaptersLike | None = None
-    cache_salt: str | None = None
     tokens: tuple[int, ...] = ()
 
     def check(self) -> None:
-        """Raise RequestError for a value that is not valid."""
-        check_fields(self, ("priority", "deadline", "offline", "reasoning_budget", "progress"))
-        if self.reasoning_budget is not None and not any(piece.text for piece in self.reasoning_close):
+        """Raise RequestError for a budget that nothing could close."""
+        if self.settings.reasoning_budget is not None and not any(piece.text for piece in self.reasoning_close):
             raise RequestError(
                 "A reasoning budget needs reasoning_close: the text that closes this family's reasoning."
             )
@@ -97,15 +84,15 @@ class TurnRequest:
             id_,
             tokens,
             self.parser,
-            self.sampling,
+            self.settings.sampling,
             limits,
-            self.priority,
-            self.deadline,
+            self.settings.priority,
+            self.settings.deadline,
             self.offline,
             self.claims,
             self.constraint,
             turns,
-            self.progress is not None,
+            self.settings.progress is not None,
             adapters,
             media,
             self.usage,

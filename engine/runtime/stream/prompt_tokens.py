@@ -115,7 +115,7 @@ class PromptTokens:
     def limits(self, turn: TurnRequest, room: int) -> Limits:
         """Returns what ends the turn: the caller's options, and the template's `stop`. `room`: tokens left after the
         prompt; they limit a constrained turn."""
-        sampling = turn.sampling
+        sampling = turn.settings.sampling
         ends, texts = self._single(turn.prompt.stop)
         most = room if turn.constraint is not None else None
         only_calls = turn.constraint is not None and turn.constraint.only_calls
@@ -126,9 +126,9 @@ class PromptTokens:
             ends=ends,
             markers=self._single(turn.markers)[0],
             ignore_eos=sampling.ignore_eos,
-            calls="single" if turn.single_call else "different" if only_calls else "any",
+            calls="single" if turn.settings.parallel_tool_calls is False else "different" if only_calls else "any",
             repetition=0 if sampling.ignore_eos else sampling.repetition_limit,
             min_tokens=sampling.min_tokens or 0,
-            reasoning_budget=turn.reasoning_budget,
+            reasoning_budget=turn.settings.reasoning_budget,
             reasoning_close=self._encoded(turn.reasoning_close),
         )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from engine.runtime.adapters.adapters import AdapterInfo, AdapterNames, AdaptersLike, DropAdapter, LoadAdapter
+from engine.runtime.adapters.adapters import AdapterInfo, AdapterNames, DropAdapter, LoadAdapter
 from engine.runtime.cache.token_memory import TurnMemory
 from engine.runtime.guidance.guide import check_constraint
 from engine.runtime.loop.backend import Backend, ContextInfo, Vocab
@@ -29,7 +29,8 @@ from engine.support.errors import EngineError, QueueFullError, RequestError, sho
 from engine.support.offloop import belongs_to_call
 from engine.types.events import Finished
 from engine.types.prompt import Prompt
-from engine.types.sampling import Progress, SamplingParams
+from engine.types.sampling import SamplingParams
+from engine.types.turn_settings import PLAIN, TurnSettings
 
 if TYPE_CHECKING:  # only readers in an event loop need it
     import asyncio
@@ -145,7 +146,8 @@ class Service:
         """
         turn.check()
         check_generates(self.info)
-        _check_tokens(turn.sampling, self.vocab.size)
+        settings = turn.settings
+        _check_tokens(settings.sampling, self.vocab.size)
         tokens, media = (turn.tokens, ()) if turn.tokens else self.tokenized(turn.prompt)
         if not tokens:
             raise RequestError("The prompt is empty; give the model at least one token to continue.")
@@ -155,9 +157,9 @@ class Service:
             turn = replace(turn, constraint=check_constraint(turn.constraint, self._prompts.vocabulary))
         limits = self._prompts.limits(turn, self.info.n_ctx - len(tokens))
         starts = self._prompts.turn_starts(tokens, turn.prompt)
-        adapters = self._adapters.chosen(turn.named, tokens).salted(turn.cache_salt)
+        adapters = self._adapters.chosen(settings.adapters, tokens).salted(settings.cache_salt)
         request = turn.crossing(next(self._ids), tokens, limits, starts, adapters, media)
-        stream = self._start(request, OutputQueue(turn, tokens, turn.progress))
+        stream = self._start(request, OutputQueue(turn, tokens, settings.progress))
         if turn.claims:
             runner = self._runner
             stream.claim = KeepAlive(lambda: runner.unpin(request.id))
@@ -166,18 +168,15 @@ class Service:
     def pin(
         self,
         tokens: Sequence[int],
-        adapters: AdaptersLike | None = None,
-        *,
-        salt: str | None = None,
+        settings: TurnSettings = PLAIN,
         media: tuple[ChunkAt, ...] = (),
-        progress: Progress | None = None,
     ) -> "PinnedPrefix":
         """Evaluate a prefix and keep it for prompts that begin with it; returns when it is evaluated. It occupies a
         sequence.
 
-        `adapters` compute it, and the prompts that it is for, which have the same `salt`. `progress`: as for
-        `submit`. Raises ContextOverflowError when the prefix does not fit, RequestError when no sequence is available
-        for it, EngineError when it was stopped.
+        The adapters of `settings` compute it, and the prompts that it is for, which have the same salt. Raises
+        ContextOverflowError when the prefix does not fit, RequestError when no sequence is available for it,
+        EngineError when it was stopped.
         """
         self.check()
         check_generates(self.info)
@@ -185,7 +184,8 @@ class Service:
         if not tokens:
             raise RequestError("The prefix is empty; give it at least one token.")
         check_fits(len(tokens), self.info.n_ctx)
-        id_, chosen = next(self._ids), self._adapters.chosen(adapters, tokens).salted(salt)
+        id_, progress = next(self._ids), settings.progress
+        chosen = self._adapters.chosen(settings.adapters, tokens).salted(settings.cache_salt)
         request = Request(id_, tokens, reports=progress is not None, adapters=chosen, media=media, pin=True)
         stream = self._start(request, OutputQueue(None, tokens, progress))
         if stream.result().finish_reason != "stop":
@@ -199,13 +199,12 @@ class Service:
         self,
         tokens: tuple[int, ...],
         scored: tuple[int, ...],
-        top: int = 1,
-        named: AdaptersLike | None = None,
+        settings: TurnSettings = PLAIN,
         media: tuple[ChunkAt, ...] = (),
-        salt: str | None = None,
+        top: int = 1,
     ) -> Stream:
         """Read `scored` after `tokens`: the stream's logprobs are those of its tokens, each with the `top` likeliest of
-        its place. `named`: the adapters that compute them; `salt`: whose they are. Raises what `submit` raises."""
+        its place. `settings`: the adapters that compute them, and whose they are. Raises what `submit` raises."""
         self.check()
         check_generates(self.info)
         if not tokens or not scored:
@@ -214,13 +213,13 @@ class Service:
         check_known(self.vocab, tokens)
         known_tokens(self.vocab, scored)
         check_fits(len(tokens) + len(scored) - 1, self.info.n_ctx)
-        id_, chosen, sampling = next(self._ids), self._adapters.chosen(named, tokens), SamplingParams(logprobs=top)
+        chosen = self._adapters.chosen(settings.adapters, tokens).salted(settings.cache_salt)
         request = Request(
-            id_,
+            next(self._ids),
             tokens,
-            sampling=sampling,
+            sampling=SamplingParams(logprobs=top),
             offline=True,
-            adapters=chosen.salted(salt),
+            adapters=chosen,
             media=media,
             scored=scored,
         )
@@ -450,7 +449,7 @@ class _Deliveries:
                 "An answer ended after %d tokens because the last %d were one text again and again; repeat_penalty=1.1 "
                 "or dry_multiplier=0.8 makes that rarer, repetition_limit=0 lets it go on.",
                 finished.usage.completion_tokens,
-                turn.sampling.repetition_limit,
+                turn.settings.sampling.repetition_limit,
             )
         if turn.ended is not None and finished.reason in ("stop", "tool_calls"):
             try:

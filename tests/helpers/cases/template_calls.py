@@ -25,6 +25,7 @@ from engine.types.events import Event, fold
 from engine.types.parts import ToolCall
 from engine.types.prompt import Piece, Prompt
 from engine.types.tools import Tool, ToolChoice
+from engine.types.turn_settings import TurnSettings
 
 FOLDER = os.environ.get("LLAMA_CPP_TEMPLATES", "")
 OWN = sorted((Path(__file__).parents[3] / "templates").glob("*.jinja"))
@@ -177,7 +178,7 @@ def refused(template: ChatTemplate, prompt: Prompt, output: str, case: Case, cho
     tool, given = case
     format_ = template.format
     vocab, compiler = _compiler(format_.control)
-    demand = Demand(tools=[tool], choice=choice, strict=True)
+    demand = Demand(TurnSettings(tool_choice=choice, strict_tools=True), [tool])
     constraint = constraint_of(demand, format_, prompt.prefix, Marks(vocab).cut, matcher)
     assert constraint is not None
     parser = template.parser(prompt, [tool], choice, control_tokens=vocab.control_tokens)

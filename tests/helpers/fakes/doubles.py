@@ -20,6 +20,7 @@ from engine.testing.scripted import ScriptedBackend
 from engine.types.completion import Completion
 from engine.types.events import fold
 from engine.types.prompt import Piece, Prompt
+from engine.types.turn_settings import TurnSettings
 
 
 def prompt(text: str, stop: tuple[str, ...] = ()) -> Prompt:
@@ -96,7 +97,7 @@ class Bench:
     ) -> int:
         self._next += 1
         tokens = tuple(self.backend.vocab.tokenize(text, special=True))
-        turn = TurnRequest(prompt(""), parser, priority=priority, deadline=deadline, offline=offline)
+        turn = TurnRequest(prompt(""), parser, TurnSettings(priority=priority, deadline=deadline), offline=offline)
         self.loop.submit(turn.crossing(self._next, tokens, limits or Limits(), turns, adapters))
         return self._next
 
