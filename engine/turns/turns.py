@@ -394,12 +394,12 @@ def after_call(choice: ToolChoice | AllowedTools) -> ToolChoice | AllowedTools:
 
 
 def _parser_choice(demand: Demand) -> ToolChoice:
-    return parser_choice(demand.choice, calls=bool(demand.tools) or demand.response is None)
+    return parser_choice(demand.settings.tool_choice, calls=bool(demand.tools) or demand.response is None)
 
 
 def _parser_tools(demand: Demand) -> tuple[Tool, ...]:
     """Returns the tools whose calls are looked for: none where a constrained answer is all that can be written."""
-    return () if demand.choice == "none" and demand.response is not None else tuple(demand.tools)
+    return () if demand.settings.tool_choice == "none" and demand.response is not None else tuple(demand.tools)
 
 
 def _salt(prompt: Prompt, sampling: SamplingParams) -> str:

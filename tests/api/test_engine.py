@@ -304,7 +304,8 @@ def test_every_sampling_parameter_is_an_option() -> None:
     declared = {
         field.name for record in (ModelOptions, ContextOptions, MediaOptions, LoopOptions) for field in fields(record)
     }
-    assert declared - {"n_ctx", "n_gpu_layers"} == LoadOptions.__optional_keys__
+    by_the_engine = {"n_ubatch", "outputs_per_sequence", "use_extra_bufts"}
+    assert declared - {"n_ctx", "n_gpu_layers"} - by_the_engine == LoadOptions.__optional_keys__
 
 
 def test_every_option_of_a_turn_is_in_its_settings() -> None:

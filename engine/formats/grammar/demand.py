@@ -15,7 +15,7 @@ from engine.formats.parsing.grammar import Rules
 from engine.support.errors import RequestError
 from engine.types.constraint import Constraint, Holds
 from engine.types.prompt import Piece
-from engine.types.tools import AllowedChoice, AllowedTools, Tool, ToolName
+from engine.types.tools import AllowedTools, Tool, ToolName
 from engine.types.turn_settings import TurnSettings
 
 _ANY_OBJECT = {"type": "object"}
@@ -30,11 +30,6 @@ class Demand:
     settings: TurnSettings
     tools: Sequence[Tool] = ()
     response: Response | None = None
-
-    @property
-    def choice(self) -> AllowedChoice:
-        """Whether and which of the tools are called."""
-        return self.settings.tool_choice
 
 
 def constraint_of(
@@ -107,8 +102,8 @@ def _allowed(demand: Demand, enforcer: Enforcer) -> tuple[Allowed, Holds] | None
     """Returns what the turn may contain, and whether that holds for the whole answer or only for calls. None:
     anything."""
     # One call where one is demanded, if the caller leaves it open: a small model repeats it as long as it may.
-    settings, choice = demand.settings, demand.choice
-    parallel = settings.parallel_tool_calls
+    settings = demand.settings
+    choice, parallel = settings.tool_choice, settings.parallel_tool_calls
     most = 1 if parallel is False else None
     chosen = tuple(demand.tools) if choice != "none" else ()
     if isinstance(choice, ToolName):
