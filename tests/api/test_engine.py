@@ -16,7 +16,7 @@ import engine
 from engine import ChatTemplate, Engine, ModelLoadError, RequestError
 from engine.llama.lib import library
 from engine.llama.model import Model
-from engine.runtime.loop.config import ContextOptions, LoopOptions, MediaOptions, ModelOptions
+from engine.runtime.loop.config import ContextOptions, LlamaOptions, LoopOptions, MediaOptions, ModelOptions
 from engine.runtime.loop.loop import Loop
 from engine.runtime.loop.request import Request
 from engine.runtime.loop.runner import Runner
@@ -304,8 +304,9 @@ def test_every_sampling_parameter_is_an_option() -> None:
     declared = {
         field.name for record in (ModelOptions, ContextOptions, MediaOptions, LoopOptions) for field in fields(record)
     }
+    declared -= {field.name for field in fields(LlamaOptions)}
     by_the_engine = {"n_ubatch", "outputs_per_sequence", "use_extra_bufts"}
-    assert declared - {"n_ctx", "n_gpu_layers"} - by_the_engine == LoadOptions.__optional_keys__
+    assert declared - {"n_ctx", "n_gpu_layers"} - by_the_engine == LoadOptions.__optional_keys__ - {"llama"}
 
 
 def test_every_option_of_a_turn_is_in_its_settings() -> None:
