@@ -15,7 +15,7 @@ from engine.cli.bench import add_bench, bench
 from engine.cli.exit_codes import BROKEN_PIPE, DONE, EXIT_CODES, FAILED
 from engine.cli.families import add_families, families
 from engine.cli.models import add_models, models
-from engine.cli.named import add_model_option
+from engine.cli.named import add_model_option, add_set_option
 from engine.cli.sessions import add_sessions, sessions
 from engine.cli.standard import (
     OutputError,
@@ -143,8 +143,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    demo = commands.add_parser("demo", help="the built-in model calls a tool and answers")
-    _add_loading(demo, model=False)
+    commands.add_parser("demo", help="the built-in model calls a tool and answers")
 
     chat = commands.add_parser("chat", help="talk to a model")
     chat.set_defaults(asks=True)
@@ -162,12 +161,12 @@ def parser() -> argparse.ArgumentParser:
 
     inspect = commands.add_parser("inspect", help="show what the engine understood of a model")
     inspect.set_defaults(places=("model?",))
-    _add_loading(inspect)
+    _add_loading(inspect, files=False)
     inspect.add_argument("--json", action="store_true", help="print it as one JSON object")
 
     explain = commands.add_parser("explain", help="show a prompt, its tokens and format, and how an output is parsed")
     explain.set_defaults(places=("model?",))
-    _add_loading(explain)
+    _add_loading(explain, files=False)
     _add_explaining(explain)
 
     many = commands.add_parser("batch", help="answer every row of a file; resumes where it was stopped")
@@ -176,7 +175,7 @@ def parser() -> argparse.ArgumentParser:
     add_batch(many)
 
     for add in (add_embed, add_rerank):
-        _add_loading(add(commands), model=False)
+        _add_loading(add(commands), model=False, chats=False, files=False)
     add_models(commands)
     add_sessions(commands)
     add_families(commands)
@@ -376,54 +375,45 @@ def _add_names(command: argparse.ArgumentParser, group: Any, *, several: bool) -
     add_model_option(group)
 
 
-def _add_loading(command: argparse.ArgumentParser, *, model: bool = True, several: bool = False) -> None:
+def _add_loading(
+    command: argparse.ArgumentParser,
+    *,
+    model: bool = True,
+    several: bool = False,
+    chats: bool = True,
+    files: bool = True,
+) -> None:
+    """Add the options of loading. `chats`: with those of how answers are written and read; `files`: with those of files
+    beside the model."""
     group = command.add_argument_group("the model")
     if model or several:
         _add_names(command, group, several=several)
     group.add_argument(
-        "--family",
-        metavar="NAME",
-        help="parse the model's output as this family's (`llama-engine families` lists them); FILE.toml adds families",
+        "--ctx", metavar="TOKENS", type=int, help="most tokens of a conversation; by default 8192 at most"
     )
     group.add_argument(
-        "--response-template",
-        metavar="FILE",
-        type=Path,
-        help="parse the output as Hugging Face's response_template in this JSON file (or tokenizer_config.json) states",
+        "--gpu-layers", metavar="N", type=int, help="layers on the GPU; -1 for all; by default what fits"
     )
-    group.add_argument("--chat-template", metavar="FILE", type=Path, help="a .jinja file to use instead of the model's")
-    group.add_argument(
-        "--ctx",
-        metavar="TOKENS",
-        type=int,
-        help="maximum tokens of a conversation (n_ctx); by default 8192, or the training length if that is less",
-    )
-    group.add_argument(
-        "--gpu-layers", metavar="N", type=int, help="layers to offload; -1 for all; by default as many as fit"
-    )
-    group.add_argument(
-        "--no-preflight",
-        dest="preflight",
-        action="store_false",
-        help="load without testing this build, or an unusual file, in a child process first",
-    )
-    group.add_argument(
-        "--adapter",
-        metavar="[NAME=]FILE",
-        action="append",
-        default=[],
-        help="a LoRA adapter, which every turn uses; may be given several times",
-    )
-    about = "makes pictures and sounds readable (mmproj-....gguf); auto: the one in the model's repository or folder"
-    group.add_argument("--projector", metavar="FILE", help=about)
-    group.add_argument("--threads", metavar="N", type=int, help="CPU threads; by default one per physical core")
-    group.add_argument("--seed", metavar="N", type=int, help="seed of the sampling, for reproducible answers")
-    group.add_argument(
-        "--states",
-        metavar="DIR",
-        type=Path,
-        help="keep what the model has read in this folder, at most 4 GiB, so that a later run need not read it again",
-    )
+    if chats:
+        group.add_argument(
+            "--family",
+            metavar="NAME",
+            help="parse the output as this family's (`llama-engine families` lists them); FILE.toml adds families",
+        )
+        group.add_argument(
+            "--chat-template", metavar="FILE", type=Path, help="a .jinja file to use instead of the model's"
+        )
+    if files:
+        group.add_argument(
+            "--adapter",
+            metavar="[NAME=]FILE",
+            action="append",
+            default=[],
+            help="a LoRA adapter, which every turn uses; may be given several times",
+        )
+        about = "makes pictures and sounds readable (mmproj-....gguf); auto: the model's, from its repository or folder"
+        group.add_argument("--projector", metavar="FILE", help=about)
+    add_set_option(group)
 
 
 def _add_asking(command: argparse.ArgumentParser) -> None:

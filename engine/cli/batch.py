@@ -42,7 +42,6 @@ def add_batch(command: argparse.ArgumentParser) -> None:
         "and in a table its fields are columns",
     )
     command.add_argument("-m", "--model", help="as for the other commands; without it the built-in model")
-    command.add_argument("--errors", metavar="FILE", help="the rows that failed; by default OUTPUT with .errors")
     command.add_argument("--skip-bad", action="store_true", help="write rows that are not valid to the error file")
     command.add_argument("--retry-failed", action="store_true", help="compute the rows in the error file again")
     command.add_argument(
@@ -54,7 +53,6 @@ def add_batch(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="in a .csv or .tsv output, put ' before text that a spreadsheet would compute (it begins with = + - @)",
     )
-    command.add_argument("--no-group", action="store_true", help="keep the input's order; do not group similar prompts")
     command.add_argument(
         "--sequences", metavar="N", type=int, help=f"rows at once; by default up to {_SEQUENCES}, if they fit"
     )
@@ -87,12 +85,10 @@ def batch(options: argparse.Namespace) -> int:
             prompt=options.prompt,
             prompt_column=options.prompt_column,
             schema=None if options.schema is None else commands.schema_of(options.schema),
-            errors=options.errors,
             system=options.system,
             skip_bad=options.skip_bad,
             retry_failed=options.retry_failed,
             force=options.force,
-            group=not options.no_group,
             in_order=options.in_order,
             quote_formulas=options.quote_formulas,
             in_flight=2 * (options.sequences or _SEQUENCES),

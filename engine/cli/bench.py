@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.cli.named import BUILTIN, add_model_option
+from engine.cli.named import BUILTIN, add_model_option, add_set_option
 from engine.cli.screen import Screen, columns
+from engine.cli.settings import loading_settings
 from engine.support.screens import screen_for
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def add_bench(commands: Any) -> None:
         ("--rounds", 3, "rounds, whose median is shown"),
     ):
         bench.add_argument(name, metavar="N", type=_positive, default=default, help=f"{what} (default {default})")
-    bench.add_argument("--threads", metavar="N", type=_positive, help="CPU threads; by default one per physical core")
+    add_set_option(bench)
     bench.add_argument(
         "--gpu-layers", metavar="N", type=int, default=0, help="layers to offload; -1 for all (default 0)"
     )
@@ -54,9 +55,8 @@ def bench(options: argparse.Namespace) -> int:
         None if options.model == BUILTIN else options.model,
         n_ctx=options.prompt + options.answer + 64,
         n_sequences=options.streams,
-        n_threads=options.threads,
-        n_threads_batch=options.threads,
         n_gpu_layers=options.gpu_layers,
+        **loading_settings(options.given, turns=False),
     ) as llm:
         for number in range(options.rounds):
             if progress:

@@ -21,12 +21,11 @@ from engine.cli.file_facts import FileFacts, file_facts
 from engine.cli.named import BUILTIN
 from engine.cli.screen import Screen, json_line
 from engine.cli.sessions import last, read, session
-from engine.cli.settings import REASONING
+from engine.cli.settings import REASONING, loading_settings, turn_settings
 from engine.cli.standard import complain, is_piped, loading
 from engine.cli.tool_files import mcp_servers, named_type, tools_of
 from engine.cli.wording import spoken
 from engine.formats.families import Families, builtin_families
-from engine.runtime.cache.state_store import StateStore
 from engine.runtime.stream.stream import Stream
 from engine.support import paths
 from engine.support._data import builtin_model
@@ -42,7 +41,6 @@ from engine.types.media import Image
 from engine.types.messages import Message
 from engine.types.sampling import Reasoning
 
-_STATES = 4 << 30
 _TRANSCRIPT = (
     "{% for m in messages %}{{ m.role | capitalize }}: {{ m.content | trim }}\n{% endfor %}"
     "{% if add_generation_prompt %}Assistant:{% endif %}"
@@ -351,32 +349,30 @@ def load(options: argparse.Namespace, **more: Unpack[LoadOptions]) -> Engine:
 
 
 def _loading(options: argparse.Namespace) -> dict[str, Any]:
-    """Returns the options of loading."""
+    """Returns the options of loading; a command has some of them."""
+    given = vars(options)
     return {
-        "n_ctx": options.ctx,
-        "n_gpu_layers": options.gpu_layers,
-        "chat_template": options.chat_template,
-        "family": _family(options.family),
-        "seed": options.seed,
-        "preflight": options.preflight,
-        "response_template": options.response_template,
+        "n_ctx": given.get("ctx"),
+        "n_gpu_layers": given.get("gpu_layers"),
+        "chat_template": given.get("chat_template"),
+        "family": _family(given.get("family")),
         "adapters": _adapters(options),
         **_projector(options),
-        **({} if options.threads is None else {"n_threads": options.threads}),
-        **({} if options.states is None else {"states": StateStore(path=options.states, disk=_STATES)}),
+        **loading_settings(given.get("given", ()), turns="temperature" in given),
     }
 
 
 def _projector(options: argparse.Namespace) -> dict[str, str]:
     """Returns the projector to load; who shows a picture wants one."""
-    if options.projector is None and getattr(options, "image", ()) and getattr(options, "model", None) is not None:
+    named: str | None = getattr(options, "projector", None)
+    if named is None and getattr(options, "image", ()) and getattr(options, "model", None) is not None:
         return {"projector": "auto"}
-    return {} if options.projector is None else {"projector": options.projector}
+    return {} if named is None else {"projector": named}
 
 
 def _adapters(options: argparse.Namespace) -> dict[str, str]:
     """Returns the adapters' files by name; without a name, a file is its own."""
-    files: list[str] = options.adapter
+    files: list[str] = getattr(options, "adapter", [])
     return {name: file or name for name, _, file in (each.partition("=") for each in files)}
 
 
@@ -397,6 +393,7 @@ def turn_options(options: argparse.Namespace) -> TurnOptions:
         "max_tokens": options.max_tokens,
         "reasoning": _reasoning(options),
         **used,
+        **turn_settings(options.given),
     }
 
 

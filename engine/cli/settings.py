@@ -1,13 +1,15 @@
-"""The options that `/set` changes in a chat: those of sampling, the length of an answer, and reasoning."""
+"""Options by their names in Python: those that `/set` changes in a chat, and those of `--set`."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, cast
 
+from engine.runtime.cache.state_store import StateStore
+from engine.runtime.loop.config import LlamaOptions
 from engine.support.errors import RequestError
 from engine.support.hints import unknown_option
-from engine.turns.options import SamplingOptions, TurnOptions, checked, sampling_params
+from engine.turns.options import LoadArguments, LoadOptions, SamplingOptions, TurnOptions, checked, sampling_params
 from engine.types.sampling import Reasoning
 
 REASONING: Mapping[str, Reasoning] = MappingProxyType(
@@ -56,3 +58,45 @@ def described(turn: TurnOptions) -> str:
             text = words[cast("Reasoning", value)] if name == "reasoning" else json.dumps(value, ensure_ascii=False)
             shown.append(f"{name} {text}")
     return ", ".join(shown)
+
+
+_OF_LLAMA = frozenset(LlamaOptions.__dataclass_fields__)
+_OF_LOADING = (
+    LoadArguments.__annotations__.keys() | LoadOptions.__annotations__.keys() | {"n_ctx", "n_gpu_layers", "draft"}
+) - {"llama", "media_urls", "progress"}
+_STATES = 4 << 30
+
+
+def loading_settings(given: Iterable[str], *, turns: bool) -> dict[str, Any]:
+    """Returns the options of loading among those given as NAME=VALUE. `turns`: the command has turns, whose options may
+    be among them too. Raises RequestError for a name that is no option."""
+    loading: dict[str, Any] = {}
+    details: dict[str, Any] = {}
+    for name, text in _pairs(given):
+        if name in _OF_LLAMA:
+            details[name] = _value(name, text)
+        elif name == "states":
+            loading[name] = StateStore(path=text, disk=_STATES)
+        elif name in _OF_LOADING:
+            loading[name] = _value(name, text)
+        elif not turns or name not in NAMES:
+            raise RequestError(unknown_option(name, [*_OF_LOADING, *_OF_LLAMA, *(NAMES if turns else ())]))
+    return {**loading, "llama": LlamaOptions(**details)} if details else loading
+
+
+def turn_settings(given: Iterable[str]) -> TurnOptions:
+    """Returns the options of a turn among them; `seed` is one of loading. Raises RequestError for a value that is not
+    valid."""
+    turn: TurnOptions = {}
+    for name, text in _pairs(given):
+        if name in NAMES and name not in _OF_LOADING:
+            turn = changed(turn, name, text)
+    return turn
+
+
+def _pairs(given: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for each in given:
+        name, found, text = each.partition("=")
+        if not found:
+            raise RequestError(f"--set {each} has no value; write --set NAME=VALUE.")
+        yield name, text

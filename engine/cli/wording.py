@@ -8,15 +8,11 @@ OF_LOADING: Mapping[str, str] = MappingProxyType(
     {
         "n_ctx": "--ctx",
         "n_gpu_layers": "--gpu-layers",
-        "n_threads": "--threads",
         "n_sequences": "--sequences",
         "chat_template": "--chat-template",
-        "response_template": "--response-template",
         "family": "--family",
         "projector": "--projector",
-        "preflight": "--no-preflight",
         "adapters": "--adapter",
-        "states": "--states",
         "revision": "--revision",
     }
 )
@@ -26,10 +22,13 @@ OF_TURNS: Mapping[str, str] = MappingProxyType(
         "max_tokens": "--max-tokens",
         "reasoning": "--reasoning",
         "response_format": "--schema",
-        "seed": "--seed",
     }
 )
 """Options of Python, and those of the commands."""
+BY_SET = frozenset(
+    {"n_threads", "response_template", "preflight", "states", "seed", "draft", "check_memory", "kv_tokens"}
+)
+"""Options of loading that errors name and `--set` gives."""
 _OPTION = re.compile(
     r"""\b(?P<name>[a-z]\w*)=
         (?P<value> True | False | None | "[^"]*" | '[^']*' | -?\d+(?:,\d{3})*(?:\.\d+)? )?""",
@@ -46,6 +45,8 @@ _PHRASES = MappingProxyType(
     }
 )
 _WORDS = MappingProxyType({"True": "on", "False": "off", "None": ""})
+_JSON = MappingProxyType({"True": "true", "False": "false", "None": "null"})
+_QUOTES = "\"'"
 
 
 def spoken(text: str, *, chat: bool = False) -> str:
@@ -57,11 +58,11 @@ def spoken(text: str, *, chat: bool = False) -> str:
     def option(found: re.Match[str]) -> str:
         name, value = found["name"], found["value"] or ""
         known = OF_LOADING.get(name) or ("" if chat else OF_TURNS.get(name))
+        if not known and name in BY_SET:
+            return f"--set {name}={_JSON.get(value, value).strip(_QUOTES).replace(',', '')}"
         if not known:
             return found[0]
-        if name == "preflight":
-            return known
-        value = _WORDS.get(value, value.strip("\"'").replace(",", ""))
+        value = _WORDS.get(value, value.strip(_QUOTES).replace(",", ""))
         return f"{known} {value}".rstrip()
 
     return _OPTION.sub(option, text)

@@ -49,7 +49,6 @@ def test_all_good_then_some_failed_then_another_job(
     grown = write(tmp_path / "in.jsonl", {"prompt": "one"}, {"prompt": "two"}, {"prompt": "long " * 900})
     assert main(["batch", grown, "-o", out, "--temperature", "0", "--quiet"]) == 3
     assert capsys.readouterr().err == ""
-    assert main(["batch", grown, "-o", out, "--temperature", "0", "--quiet", "--errors", f"{out}.more"]) == 3
     assert main(["batch", grown, "-o", out, "--temperature", "1"]) == 1
     assert "another job; it differs in: options" in capsys.readouterr().err
     assert main(["batch", grown, "-o", out, "--temperature", "1", "--quiet", "--force"]) == 3

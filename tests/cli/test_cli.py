@@ -15,7 +15,7 @@ from fakes.scripts import VOCAB
 from files.adapter_files import write_adapter
 from rich.console import Console
 
-from engine import ChatTemplate, Engine
+from engine import ChatTemplate, Engine, LlamaOptions
 from engine.cli import commands, main
 from engine.cli.screen import Screen, json_line
 from engine.support import _data
@@ -475,16 +475,10 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
 def test_run_takes_a_model_and_a_prompt() -> None:
     from engine.cli.arguments import parser
 
-    both = parser().parse_args(["run", "model.gguf", "Hello", "--ctx", "512", "--gpu-layers", "-1", "--no-preflight"])
-    assert (both.model, both.prompt, both.ctx, both.gpu_layers, both.preflight) == (
-        "model.gguf",
-        "Hello",
-        512,
-        -1,
-        False,
-    )
+    both = parser().parse_args(["run", "model.gguf", "Hello", "--ctx", "512", "--gpu-layers", "-1"])
+    assert (both.model, both.prompt, both.ctx, both.gpu_layers) == ("model.gguf", "Hello", 512, -1)
     alone = parser().parse_args(["run", "Hello"])
-    assert (alone.model, alone.prompt, alone.preflight) == (None, "Hello", True)
+    assert (alone.model, alone.prompt) == (None, "Hello")
 
 
 def test_options_reach_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -495,9 +489,11 @@ def test_options_reach_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         raise ContextOverflowError("enough")
 
     monkeypatch.setattr(commands.Engine, "load", load)
-    line = "inspect m.gguf --ctx 99 --gpu-layers 3 --family hermes --chat-template t.jinja --threads 2 --seed 4"
-    line += " --response-template r.json --adapter poet=p.gguf --adapter q.gguf"
-    assert main([*line.split(), "--states", str(tmp_path)]) == 1
+    line = (
+        "run m.gguf Hi --ctx 99 --gpu-layers 3 --family hermes --chat-template t.jinja --set n_threads=2 --set seed=4"
+    )
+    line += " --set response_template=r.json --adapter poet=p.gguf --adapter q.gguf --set preflight=false --set top_k=9"
+    assert main([*line.split(), "--set", f"states={tmp_path}", "--set", "swa_full=false"]) == 1
     assert repr(given.pop("states")) == "<StateStore: StoreSizes(states=0, memory=0, files=0, disk=0)>"
     assert given == {
         "model": "m.gguf",
@@ -505,12 +501,33 @@ def test_options_reach_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "n_gpu_layers": 3,
         "family": "hermes",
         "chat_template": Path("t.jinja"),
-        "response_template": Path("r.json"),
+        "response_template": "r.json",
         "n_threads": 2,
         "seed": 4,
         "adapters": {"poet": "p.gguf", "q.gguf": "q.gguf"},
-        "preflight": True,
+        "preflight": False,
+        "llama": LlamaOptions(swa_full=False),
     }
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("run builtin Hi --set n_thread=2", "did you mean 'n_threads'"),
+        ("run builtin Hi --set n_threads", "has no value; write --set NAME=VALUE"),
+        ("run builtin Hi --set n_threads=two", "--set n_threads=two is not valid"),
+        ("run builtin Hi --set top_p=3 --ctx 256", "top_p=3 is not valid"),
+        ("inspect builtin --set top_p=0.5", "There is no option 'top_p'"),
+    ],
+)
+def test_what_is_set_is_checked_by_name(line: str, problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(line.split()) == 1
+    assert problem in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_turn_takes_what_is_set(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "builtin", "Hello!", "--temperature", "0", "--set", "stop=help", "--ctx", "512"]) == 0
+    assert capsys.readouterr().out.strip() == "Hello! How can I"
 
 
 def test_adapters_are_used_by_every_turn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

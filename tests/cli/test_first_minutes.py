@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from engine.cli import main, standard
 from engine.cli.exit_codes import INTERRUPTED
-from engine.cli.wording import OF_LOADING, OF_TURNS, spoken
+from engine.cli.wording import BY_SET, OF_LOADING, OF_TURNS, spoken
 
 
 class Done(NamedTuple):
@@ -183,10 +183,16 @@ def test_errors_name_the_options_of_the_command_line(name: str, value: object, a
     shown = f"{value:,}" if isinstance(value, int) else repr(value)
     text = spoken(f"Pass {name}={shown}; or another {name}= ({after})")
     assert f"{name}=" not in text
-    written = OPTIONS[name] if name == "preflight" else f"{OPTIONS[name]} {value}"
-    assert text == f"Pass {written}; or another {OPTIONS[name]} ({after})"
+    assert text == f"Pass {OPTIONS[name]} {value}; or another {OPTIONS[name]} ({after})"
     if name in OF_TURNS:
         assert spoken(f"{name}={shown}", chat=True) == f"{name}={shown}", "/set has Python's names"
+
+
+@given(st.sampled_from(sorted(BY_SET)), LITERALS, st.text(alphabet="ab ,.;()", max_size=9))
+def test_errors_name_what_is_set_by_its_name(name: str, value: object, after: str) -> None:
+    shown = f"{value:,}" if isinstance(value, int) else repr(value)
+    assert spoken(f"Pass {name}={shown}; {after}") == f"Pass --set {name}={value}; {after}"
+    assert spoken("pass preflight=False") == "pass --set preflight=false"
 
 
 def test_these_options_exist() -> None:

@@ -17,7 +17,7 @@ from engine.cli.arguments import parser
 from engine.cli.exit_codes import EXIT_CODES
 from engine.cli.screen import wrapped
 
-SMALL = ["--prompt", "32", "--answer", "4", "--streams", "2", "--rounds", "1", "--threads", "1"]
+SMALL = ["--prompt", "32", "--answer", "4", "--streams", "2", "--rounds", "1", "--set", "n_threads=1"]
 
 
 def test_bench_as_a_table_and_as_json(capsys: pytest.CaptureFixture[str], builtin_model_path: Path) -> None:
@@ -72,13 +72,13 @@ def test_bash_completes_commands_options_and_choices(capsys: pytest.CaptureFixtu
 
 def test_options_stand_anywhere() -> None:
     same = [
-        ["run", "m.gguf", "Hello", "--seed", "1", "--json"],
-        ["run", "--seed", "1", "m.gguf", "--json", "Hello"],
-        ["run", "m.gguf", "--seed", "1", "Hello", "--json"],
-        ["run", "--json", "--seed", "1", "m.gguf", "Hello"],
+        ["run", "m.gguf", "Hello", "--ctx", "1", "--json"],
+        ["run", "--ctx", "1", "m.gguf", "--json", "Hello"],
+        ["run", "m.gguf", "--ctx", "1", "Hello", "--json"],
+        ["run", "--json", "--ctx", "1", "m.gguf", "Hello"],
     ]
     first, *rest = [vars(parser().parse_args(line)) for line in same]
-    assert (first["model"], first["prompt"], first["seed"]) == ("m.gguf", "Hello", 1)
+    assert (first["model"], first["prompt"], first["ctx"]) == ("m.gguf", "Hello", 1)
     assert all(other == first for other in rest)
     batch = parser().parse_args(["batch", "-m", "m.gguf", "in.jsonl", "--temperature", "0", "-o", "out.jsonl"])
     assert (batch.input, batch.output, batch.model) == ("in.jsonl", "out.jsonl", "m.gguf")
@@ -97,7 +97,7 @@ def test_options_stand_anywhere() -> None:
         ("run Hello --model m.gguf", {"model": "m.gguf", "prompt": "Hello"}),
         ("run -p Hello m.gguf", {"model": "m.gguf", "prompt": "Hello"}),
         ("run --prompt Hello", {"model": None, "prompt": "Hello"}),
-        ("run -m m.gguf -p Hello --seed 1", {"model": "m.gguf", "prompt": "Hello", "seed": 1}),
+        ("run -m m.gguf -p Hello --ctx 1", {"model": "m.gguf", "prompt": "Hello", "ctx": 1}),
         ("run -m m.gguf -", {"model": "m.gguf", "prompt": "-"}),
         ("chat a b", {"models": ["a", "b"], "models_option": []}),
         ("chat -m a -m b", {"models": [], "models_option": ["a", "b"]}),

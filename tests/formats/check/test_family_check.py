@@ -166,12 +166,12 @@ def test_a_response_template_on_the_command_line(
 ) -> None:
     stated = tmp_path / "tokenizer_config.json"
     stated.write_text(json.dumps({"response_template": HERMES}), encoding="utf-8")
-    command = ["inspect", str(builtin_model_path), "--ctx", "512", "--response-template"]
-    assert main([*command, str(stated)]) == 0
+    command = ["inspect", str(builtin_model_path), "--ctx", "512", "--set"]
+    assert main([*command, f"response_template={stated}"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"response template +it is used, and reads the chat template's own turns", out)
     assert f"the response template in {stated} states the output" in out
-    assert main([*command, str(tmp_path / "none.json")]) == 1
+    assert main([*command, f"response_template={tmp_path / 'none.json'}"]) == 1
     assert "cannot be read: No such file" in capsys.readouterr().err
-    assert main([*command, str(stated), "--family", "qwen3"]) == 1
+    assert main([*command, f"response_template={stated}", "--family", "qwen3"]) == 1
     assert "leave one out" in capsys.readouterr().err

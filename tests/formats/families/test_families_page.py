@@ -170,7 +170,7 @@ included. Fable's says as much as its row:
 Where the format of an output comes from, first to last:
 
 1. the caller: `family=`, or `response_template=` (a dictionary, a JSON file or a tokenizer_config.json;
-   `--response-template FILE` on the command line), but not both;
+   `--set response_template=FILE` on the command line), but not both;
 2. a row of `models.toml`, or of your own file, that recognises the chat template;
 3. the response template of a model that is loaded by its name on the Hub: from its repository, otherwise from that of
    the base model which the file names. Both are kept in the Hub's cache, and none is not an error;
