@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
+from engine.formats.parsing.quoting import Quoting
 from engine.formats.parsing.reader import Reader
 from engine.tools import json_value
 from engine.types.events import ContentDelta, Event, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
@@ -239,7 +240,7 @@ class Span:
     unless its end is exact. `edge` is the trace's kind for dropped white space.
     """
 
-    __slots__ = ("_edge", "_emitter", "_held", "_kind", "_last", "_lead", "_part", "_parted", "_reader")
+    __slots__ = ("_code", "_edge", "_emitter", "_held", "_kind", "_last", "_lead", "_part", "_parted", "_reader")
 
     def __init__(self, emitter: Emitter, reader: Reader, kind: Kind, lead: str = "", edge: str = "space") -> None:
         self._emitter = emitter
@@ -251,6 +252,7 @@ class Span:
         self._last = ""
         self._part = -1
         self._parted = False
+        self._code = Quoting()
 
     @property
     def blank(self) -> bool:
@@ -271,6 +273,13 @@ class Span:
         """Whether a quotation mark directly precedes the next character."""
         return not self._held and self._last[-1:] in QUOTES
 
+    def holds_call(self) -> bool:
+        """Whether the next character is quoted code, so that a marker of calls there shows one."""
+        if not self._code.is_open:
+            return False
+        self._code.hold()
+        return True
+
     @property
     def begins_word(self) -> bool:
         """Whether white space, or nothing, precedes the next character."""
@@ -279,6 +288,7 @@ class Span:
     def write(self, text: str) -> None:
         """Add text."""
         self._last = text
+        self._code.write(text)
         stripped = text.rstrip()
         if not stripped:
             self._held.append(text)

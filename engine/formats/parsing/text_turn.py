@@ -231,17 +231,20 @@ class TextTurn:
             if self._bare.is_cut():
                 return CUT
         while True:
+            quoted = hit in self._openers and hit not in self._marks.control and span.holds_call()
             if self._whole is not None and hit in WHOLE:
                 if not self._in_code and span.begins_word and (yield from self._whole.stand_here()):
                     self._unmarked = self._whole
                     return None
                 self._in_code ^= hit == FENCE
-            elif hit == CUT or (hit is not None and (yield from self._acts(hit, span))):
+            elif hit == CUT or (hit is not None and not quoted and (yield from self._acts(hit, span))):
                 return hit
-            if hit is not None and (self._is_stray(hit, span) or (yield from self._is_left_out(hit, span))):
+            if hit is None:
+                pass
+            elif not quoted and (self._is_stray(hit, span) or (yield from self._is_left_out(hit, span))):
                 span.settle(parted=hit in self._marks.closes and not (self._closed or self._exact))
                 reader.take(len(hit), "marker")
-            elif hit is not None:
+            else:
                 self._quoted += hit in self._openers or hit in self._marks.opens or hit in self._elements
                 span.write(reader.take(len(hit)))
             markers = self._in_answer if answering else self._in_content
@@ -437,7 +440,7 @@ class TextTurn:
             hit = yield from reader.until(self._in_reasoning, write, cuts=True)
             if hit is None or hit == CUT or hit not in self._openers or hit in self._marks.others:
                 return hit
-            if (yield from self._is_call(hit)):
+            if not span.holds_call() and (yield from self._is_call(hit)):
                 return hit
             write(reader.take(len(hit)))
 

@@ -3,7 +3,7 @@ without a name, and never run."""
 
 import pytest
 from cases.canonical import Call, Turn
-from cases.parsing_cases import families_where
+from cases.parsing_cases import families_where, run
 from cases.writer import stated, written
 
 from engine.formats.families import builtin_families
@@ -43,3 +43,13 @@ def test_a_call_that_breaks_off_in_its_id_is_not_run() -> None:
     parser = Parser("mistral-small-3.2", tools=[TOOL])
     calls = fold([*parser.feed("[TOOL_CALLS]trip[CALL_ID]abc[AR"), *parser.close()]).tool_calls
     assert [(call.name, call.error) for call in calls] == [("trip", "malformed")]
+
+
+@families_where(lambda format_: format_.tools)
+def test_an_unfinished_name_is_no_call_that_runs(family: str) -> None:
+    """It may be the beginning of another: `trip` of `trip_back`."""
+    format_ = builtin_families().get(family).format
+    output = written(Turn("", (CALL,)), format_)
+    for place in range(output.rindex("trip"), output.rindex("trip") + len("trip") + 1):
+        calls = fold(run(Parser(family, tools=[TOOL]), [output[:place]])).tool_calls
+        assert all(call.error for call in calls), output[:place]

@@ -49,6 +49,9 @@ class Slip(NamedTuple):
     options: dict[str, Any] = {}  # noqa: RUF012 - never changed
 
 
+TOOL_CALLS = ("[TOOL_CALLS]", "[ARGS]")
+
+
 def look(arguments: str, error: str | None = None) -> tuple[tuple[str, str, str | None], ...]:
     return (("look", arguments, error),)
 
@@ -195,8 +198,8 @@ SLIPS: dict[str, list[Slip]] = {
         Slip("gemma-4", "<|tool_call>:look{n:3}<tool_call|>", calls=look('{"n": 3}')),
         Slip("gemma-4", "<|tool_call>look{n:3}<tool_call|>", calls=look('{"n": 3}')),
         Slip("gemma-4", "A <|tool_call> there", content="A <|tool_call> there"),
-        Slip("mistral-small-3.2", "[TOOL_CALLS]look", calls=look("{}")),
-        Slip("mistral-small-3.2", "[TOOL_CALLS]look", "", "", look("{}"), {"tokens": ("[TOOL_CALLS]", "[ARGS]")}),
+        Slip("mistral-small-3.2", "[TOOL_CALLS]look", calls=look("", "truncated")),
+        Slip("mistral-small-3.2", "[TOOL_CALLS]look", "", "", look("", "truncated"), {"tokens": TOOL_CALLS}),
         Slip("mistral-small-3.2", "[TOOL_CALLS]nope", content="[TOOL_CALLS]nope"),
         Slip("functionary-3.1", f"<function={LONG}>{{}}</function>", content=f"<function={LONG}>{{}}</function>"),
         Slip(

@@ -327,6 +327,8 @@ class PythonicShape:
         name = yield from reader.all_of(_NAME, "name")
         char = yield from reader.after_space("marker")
         if not char:
+            if not reader.cut:
+                self._section.begin(name).end("truncated")  # the name may be the beginning of another
             return
         # Llama's built-in tools are written name.call(..).
         call = self._section.begin(name.removesuffix(".call"))

@@ -270,8 +270,6 @@ class Section:
             if reader.cut and begins(reader.buffer[reader.pos :], ends.literals) is None:
                 reader.take(reader.left, "name")  # the beginning of an end marker
                 return None
-            if not reader.left and self._is_declared(name := self._written(parts)):
-                return name  # a call that consists of its name only
             if reader.left or not reader.cut:
                 if self._broke_off(self._written(parts), ends):
                     return None
@@ -282,7 +280,8 @@ class Section:
         return self._written(parts)
 
     def _broke_off(self, written: str, ends: Markers) -> bool:
-        """Whether the output ended in the mark behind a declared name. It is then a truncated call."""
+        """Whether the output ended in a declared name, which may be the beginning of another, or in the mark behind it:
+        a truncated call, then."""
         reader = self.reader
         if not reader.closed or begins(reader.buffer[reader.pos :], ends.literals) is not None:
             return False

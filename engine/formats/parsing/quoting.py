@@ -1,0 +1,59 @@
+"""Knows whether text ends inside code as Markdown quotes it: between backticks, or in a fence."""
+
+import re
+
+_PARTS = re.compile(r"`+|\n|[^`\n]+")
+
+
+class Quoting:
+    """Follows a text. An unclosed backtick quotes to the end of its line; where a marker stands behind it (`hold`), to
+    the end of its paragraph. A fence that begins the text is no quotation: models write calls in one."""
+
+    __slots__ = ("_blank", "_fence", "_held", "_inline", "_some", "_ticks")
+
+    def __init__(self) -> None:
+        self._ticks = self._inline = 0  # backticks in a row at the end of the text; those that opened a quotation
+        self._fence = 0  # the same for a fence
+        self._blank = True  # the line has only white space so far
+        self._some = self._held = False
+
+    def write(self, text: str) -> None:
+        """Add text."""
+        if "`" not in text and not (self._ticks or self._inline):
+            line = text[text.rfind("\n") + 1 :]
+            self._blank = not line.strip() and (self._blank or len(line) < len(text))
+            self._some = self._some or not text.isspace()
+            return
+        for part in _PARTS.findall(text):
+            if part[0] == "`":
+                self._ticks += len(part)
+                continue
+            self._settle()
+            if part != "\n":
+                self._blank = self._blank and part.isspace()
+                self._some = self._some or not part.isspace()
+                continue
+            if self._blank or not self._held:
+                self._inline, self._held = 0, False
+            self._blank = True
+
+    def _settle(self) -> None:
+        """Take the backticks in a row for what they are, as other text follows."""
+        ticks, self._ticks = self._ticks, 0
+        if not ticks:
+            return
+        if self._blank and ticks >= 3 and not self._inline:
+            self._fence = 0 if self._fence else ticks if self._some else -1
+        elif not self._fence:
+            self._inline = 0 if self._inline == ticks else self._inline or ticks
+        self._some, self._blank = True, False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next character is in a quotation."""
+        self._settle()
+        return self._fence > 0 or self._inline > 0
+
+    def hold(self) -> None:
+        """A marker that is quoted follows."""
+        self._held = True

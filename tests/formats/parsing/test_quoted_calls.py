@@ -1,0 +1,92 @@
+"""Calls that a text shows as code, in reasoning as in content: they are not run, and stay in the text."""
+
+import pytest
+from cases.canonical import Call, Turn
+from cases.parsing_cases import families_where, run, splits
+from cases.writer import written
+
+from engine.formats.families import Format, builtin_families
+from engine.formats.parsing import Parser
+from engine.formats.parsing.quoting import Quoting
+from engine.types.events import fold
+
+TOOL = {"name": "trip", "parameters": {"type": "object", "properties": {"to": {"type": "string"}}}}
+CALL = Call("trip", '{"to": "Rome"}')
+AROUND = (
+    "The form would be `{}`, but I must not.",
+    "The form would be ``{}``, but I must not.",
+    "So:\n\n```xml\n{}\n```\nbut not now.",
+    "- first `x`\n- then `{}` | no",
+)
+
+
+def _has_markers(format_: Format) -> bool:
+    """Whether calls begin with markers, none of which is a code fence."""
+    tools = format_.tools
+    return tools is not None and bool(tools.section[0].strip()) and "`" not in "".join(tools.section + tools.code)
+
+
+def _shown(family: str, around: str) -> str:
+    format_ = builtin_families().get(family).format
+    assert format_.tools is not None
+    opening = format_.tools.section[0].strip()
+    _, _, call = written(Turn("", (CALL,)), format_).strip().partition(opening)
+    return around.replace("{}", opening + call)
+
+
+@families_where(_has_markers)
+@pytest.mark.parametrize("around", AROUND)
+def test_a_quoted_call_is_not_run(family: str, around: str) -> None:
+    text = _shown(family, around)
+    for chunks in splits(text):
+        completion = fold(run(Parser(family, tools=[TOOL], trace=True), chunks))
+        assert completion.tool_calls == (), text
+        assert "Rome" in completion.content + completion.reasoning, text
+
+
+@families_where(
+    lambda format_: _has_markers(format_) and format_.reasoning and format_.reasoning.open and format_.reasoning.close
+)
+@pytest.mark.parametrize("around", AROUND)
+def test_a_call_that_thinking_quotes_is_thinking(family: str, around: str) -> None:
+    reasoning = builtin_families().get(family).format.reasoning
+    assert reasoning is not None
+    thought = _shown(family, around)
+    output = f"{thought}{reasoning.close}I will not."
+    for chunks in splits(output):
+        completion = fold(run(Parser(family, reasoning.open, tools=[TOOL]), chunks))
+        assert (completion.reasoning, completion.tool_calls) == (thought, ()), output
+        assert completion.text.endswith("I will not.")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_open"),
+    [
+        ("a `b", True),
+        ("a `b` c", False),
+        ("a ``b ` c", True),
+        ("a `b\n", False),
+        ("Text\n```py\nx", True),
+        ("Text\n```py\nx\n```\n", False),
+        ("```py\nx", False),
+        ("Text ```x``` y", False),
+        ("Text\n```\n`", True),
+    ],
+)
+def test_what_is_quoted(text: str, is_open: bool) -> None:
+    for chunks in splits(text):
+        quoting = Quoting()
+        for chunk in chunks:
+            quoting.write(chunk)
+        assert quoting.is_open == is_open
+
+
+def test_a_marker_holds_the_quotation_to_the_end_of_its_paragraph() -> None:
+    quoting = Quoting()
+    quoting.write("a `")
+    assert quoting.is_open
+    quoting.hold()
+    quoting.write("<call>\n")
+    assert quoting.is_open
+    quoting.write("more\n\n")
+    assert not quoting.is_open
