@@ -212,9 +212,9 @@ def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return import_module(f"engine.{name}")
     if name not in _HOMES:
-        from engine.support.guided import ATTRIBUTES
+        from engine.support.foreign import attributes
 
-        hint = ATTRIBUTES["module engine"].get(name)
+        hint = attributes()["module engine"].get(name)
         raise AttributeError(f"module 'engine' has no attribute {name!r}{f'; {hint}.' if hint else ''}")
     value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value

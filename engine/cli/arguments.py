@@ -5,7 +5,7 @@ import importlib.metadata
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import fill, wrap
 from typing import Any, NoReturn, cast
@@ -29,6 +29,7 @@ from engine.cli.standard import (
 from engine.cli.vectors import add_embed, add_rerank, embed, rerank
 from engine.cli.wording import spoken
 from engine.support.errors import EngineError, FamilyError, did_you_mean
+from engine.support.foreign import foreign
 
 _EXAMPLES = """examples:
   llama-engine demo                    the built-in model; no download
@@ -44,45 +45,6 @@ _EXAMPLES = """examples:
 """
 
 
-def _by_name(ways: Mapping[str, str]) -> dict[str, str]:
-    """Returns what to write instead of each name."""
-    return {name: way for way, names in ways.items() for name in names.split()}
-
-
-_OTHER_COMMANDS = _by_name(
-    {
-        "there is no server; engine.openai has a client in the process (docs/guides/openai-client.md)": "serve server",
-        "write models download": "pull download",
-        "write models list": "list ls",
-        "write models remove": "rm remove",
-        "write models fit": "fit",
-        "write inspect": "show",
-        "write run": "generate",
-    }
-)
-"""Commands of other programs, and what to write instead."""
-_OTHER_OPTIONS = _by_name(
-    {
-        "NAME is an argument, without an option": "-m --model",
-        "write --ctx": "-c --ctx-size --n-ctx",
-        "write --max-tokens": "-n --n-predict --predict",
-        "write --gpu-layers": "-ngl --n-gpu-layers",
-        "write --threads": "-t",
-        "write --seed": "-s",
-        "write --system": "-sys --system-prompt",
-        "write --file": "-f",
-        "write --prompt": "-p",
-        "write --reasoning on": "--think",
-        "write --reasoning off": "--nothink",
-        "write --reasoning low, medium or high": "--reasoning-effort",
-        "leave it out: templates are always used": "--jinja",
-        "leave it out; `llama-engine explain` shows what is sent": "--verbose -v",
-        "write --adapter": "--lora",
-        "write --projector": "--mmproj",
-        "write /file FILE in the chat, or --image after run": "--image",
-    }
-)
-"""Options of llama.cpp's programs and of ollama, and what to write instead where a command has it."""
 SHELLS = ("bash", "zsh", "tcsh")
 _POSITIONS = ("on", "off", "low", "medium", "high")
 
@@ -237,7 +199,7 @@ class Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in choices:
             commands = isinstance(action, argparse._SubParsersAction)  # pyright: ignore[reportPrivateUsage]
             listed = f"choose from {', '.join(choices)}"
-            way = (_OTHER_COMMANDS.get(value) if commands else None) or did_you_mean(value, choices, listed)
+            way = (foreign("commands").get(value) if commands else None) or did_you_mean(value, choices, listed)
             raise argparse.ArgumentError(action, f"there is no {value!r}; {way}")
 
     def error(self, message: str) -> NoReturn:
@@ -257,7 +219,7 @@ class Parser(argparse.ArgumentParser):
     def _way(self, unknown: str) -> str:
         """Returns what to write instead of an option that the command does not have; "" if it has nothing like it."""
         accepted = {name for action in self._actions for name in action.option_strings or (str(action.metavar),)}
-        way = _OTHER_OPTIONS.get(unknown, "")
+        way = foreign("flags").get(unknown, "")
         if way and accepted.issuperset(re.findall("--[a-z-]+|NAME|INPUT", way)):
             return way
         return did_you_mean(unknown, [name for name in accepted if name.startswith("-")], "")

@@ -8,7 +8,7 @@ import pytest
 
 from engine import Agent, ChatTemplate, Engine, LlamaOptions, RequestError
 from engine.agent.limits import RunArguments
-from engine.support.hints import FOREIGN
+from engine.support.foreign import foreign
 from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.turns.options import AgentOptions, ContextLoadOptions, LoadArguments, LoadOptions, settings
 
@@ -24,10 +24,10 @@ OWN = (
 
 
 def test_every_hint_names_options_that_exist() -> None:
-    named = {name for hint in FOREIGN.values() for name in re.findall(r"(\w+)=", hint)}
+    named = {name for hint in foreign("options").values() for name in re.findall(r"(\w+)=", hint)}
     run = RunArguments.__optional_keys__ | {field.name for field in fields(Agent)} | {"max_steps"}
     assert named - {"role"} <= OWN | run
-    assert not set(FOREIGN) & (AgentOptions.__optional_keys__ | LoadOptions.__optional_keys__)
+    assert not set(foreign("options")) & (AgentOptions.__optional_keys__ | LoadOptions.__optional_keys__)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ from engine import (
     Usage,
 )
 from engine.runtime.stream.service import Stream
-from engine.support.guided import ATTRIBUTES, Guided
+from engine.support.foreign import attributes
+from engine.support.guided import Guided
 from engine.types.messages import Messages
 from engine.types.streams import Starting
 
@@ -347,8 +348,8 @@ def _attributes(kind: type) -> set[str]:
 def test_no_hint_is_for_a_name_that_exists_and_each_names_one_that_does(name: str) -> None:
     kind = KINDS[name]
     assert issubclass(kind, Guided)
-    assert not ATTRIBUTES[name].keys() & _attributes(kind)
-    for hint in ATTRIBUTES[name].values():
+    assert not attributes()[name].keys() & _attributes(kind)
+    for hint in attributes()[name].values():
         for owner, told in re.findall(r"(\bllm|\bagent|\bengine|^write |\(\)|^)\.(\w+)", hint):
             known = {"llm": Engine, "agent": Agent, "write ": kind, "": kind}.get(owner)
             if known is not None:
@@ -356,9 +357,9 @@ def test_no_hint_is_for_a_name_that_exists_and_each_names_one_that_does(name: st
 
 
 def test_hints_are_known_for_kinds_that_exist() -> None:
-    assert ATTRIBUTES.keys() == KINDS.keys() | {"type Engine", "module engine"}
-    assert not ATTRIBUTES["type Engine"].keys() & set(dir(Engine))
-    assert not ATTRIBUTES["module engine"].keys() & set(engine.__all__)
+    assert attributes().keys() == KINDS.keys() | {"type Engine", "module engine"}
+    assert not attributes()["type Engine"].keys() & set(dir(Engine))
+    assert not attributes()["module engine"].keys() & set(engine.__all__)
 
 
 @pytest.mark.parametrize("name", sorted(KINDS))
@@ -372,7 +373,7 @@ def test_nothing_has_the_attributes_that_are_only_hinted_at(name: str, llm: Engi
         **{type(each).__name__: partial(copy.copy, each) for each in OBJECTS},
     }
     each = made[name]()
-    for told in ATTRIBUTES[name]:
+    for told in attributes()[name]:
         assert not hasattr(each, told)
         assert getattr(each, told, "default") == "default"
     if isinstance(each, Starting):
