@@ -113,7 +113,8 @@ def contents(wheel: Path) -> dict[str, bytes]:
 
 
 def expected(tracked: list[str]) -> set[str]:
-    code = {name for name in tracked if name.startswith("engine/") and name.endswith((".py", "/py.typed"))}
+    endings = (".py", "/foreign.toml", "/py.typed")
+    code = {name for name in tracked if name.startswith("engine/") and name.endswith(endings)}
     templates = {name for name in tracked if name.startswith("templates/") and name.endswith(".jinja")}
     return code | {f"engine/_files/{name}" for name in ("models.toml", BUILTIN, *templates)}
 
