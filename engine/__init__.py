@@ -43,12 +43,14 @@ if TYPE_CHECKING:
     )
     from engine.support.offloop import off_loop
     from engine.tools import ToolContext, ToolLike, as_tool, as_tools
+    from engine.turns.calibration import Calibration
     from engine.turns.conversation import Conversation
     from engine.turns.embedding import Ranked
     from engine.turns.options import AgentOptions, LoadOptions, RawOptions, TurnOptions
     from engine.turns.scoring import Classification, Score
     from engine.types.answer_formats import GBNF, Choice, JsonSchema, Lark, Regex, ResponseFormat, ResponseFormatLike
     from engine.types.completion import Completion, Usage
+    from engine.types.decisions import ChoiceQuestion, Decision, Predicate, Refusal, ScoreQuestion
     from engine.types.events import (
         ContentDelta,
         Event,
@@ -77,15 +79,18 @@ __all__ = [
     "Audio",
     "AudioPart",
     "BatchInputError",
+    "Calibration",
     "CallError",
     "CallbackError",
     "ChatTemplate",
     "Choice",
+    "ChoiceQuestion",
     "Classification",
     "Completion",
     "ContentDelta",
     "ContextOverflowError",
     "Conversation",
+    "Decision",
     "DecodeError",
     "DiskFullError",
     "Engine",
@@ -120,12 +125,14 @@ __all__ = [
     "Part",
     "Piece",
     "PinnedPrefix",
+    "Predicate",
     "Prompt",
     "QueueFullError",
     "Ranked",
     "RawOptions",
     "ReasoningDelta",
     "ReasoningPart",
+    "Refusal",
     "Regex",
     "RequestError",
     "ResponseFormat",
@@ -135,6 +142,7 @@ __all__ = [
     "RunStream",
     "SamplingParams",
     "Score",
+    "ScoreQuestion",
     "Service",
     "StateStore",
     "Step",
@@ -178,6 +186,8 @@ _MODULES = {
     "engine.support.offloop": "off_loop",
     "engine.types.events": "ContentDelta Event Finished ReasoningDelta ToolCallDelta ToolCallEnd ToolCallStart "
     "ToolResult fold",
+    "engine.turns.calibration": "Calibration",
+    "engine.types.decisions": "ChoiceQuestion Decision Predicate Refusal ScoreQuestion",
     "engine.turns.conversation": "Conversation",
     "engine.api.explain": "Explanation",
     "engine.formats.families": "Families Family Format",

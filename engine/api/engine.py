@@ -1,7 +1,7 @@
 """`Engine`: the class that users work with. Every method only calls the packages below."""
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
@@ -60,6 +60,9 @@ if TYPE_CHECKING:  # what a plain chat does not need is imported where it is use
     from engine.api.explain import Explanation
     from engine.api.inspect import Inspection
     from engine.isolated.parent import IsolatedContext, IsolatedModel
+    from engine.turns.decisions import DecideOptions, Decider, DecisionState
+    from engine.turns.questions import QuestionsLike
+    from engine.types.decisions import Decision
 
 
 class Engine(Guided, NotCopied, metaclass=GuidedClass):
@@ -665,6 +668,47 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         settings = self._turns.check(options, ScoreOptions)
         pairs = self.scorer.pairs(prompt, continuations, special=settings.special)
         return self.scorer.scores(pairs, settings, self.scorer.media(prompt))
+
+    @cached_property
+    def decider(self) -> "Decider":
+        """What `decide` asks for probabilities."""
+        from engine.turns.decisions import SMALL, Decider
+
+        return Decider(self._service, self._turns, small=self._model is not None and self.info.size_bytes < SMALL)
+
+    def decide(
+        self,
+        state: "DecisionState",
+        questions: "QuestionsLike",
+        **options: "Unpack[DecideOptions]",
+    ) -> "Decision[Any]":
+        """Returns the answers to typed questions about one state, with a probability for every option. Nothing is
+        generated; the state is read once.
+
+            >>> decision = llm.decide("Where is my parcel?", {"queue": Literal["billing", "delivery"]})
+            >>> decision["queue"].rows[0][0]
+            'billing'
+
+        - `state`: what is judged: a text, messages, or any other JSON.
+        - `questions`: one, several by name or in a list, or a type with fields (a pydantic model, a dataclass): then
+          `.parsed` is an object of it. A question is a statement, as a text or `Predicate`; a `ChoiceQuestion`; a
+          `ScoreQuestion` over ordered levels; or a type: `bool`, `Literal[...]`, an `Enum` (an `IntEnum` is a score).
+        - `calibration`: what `Calibration.fit` made of your own answers. Default: none.
+        - `deadline`: seconds, after which TimeoutError is raised. Default: none.
+        - `adapters`, `cache_salt`: as in `chat`.
+
+        A question that cannot be answered is a `Refusal`, beside the others' answers. How a model is asked best is
+        measured when the first question is asked, if its weights take less than 700 MB: by some thirty short readings.
+        Raises RequestError for what is no question or state, ContextOverflowError if the state is too long for each
+        question, EngineError if the engine is closed.
+        """
+        return next(self.decider.decisions([state], questions, options))
+
+    def decide_iter(
+        self, states: "Iterable[DecisionState]", questions: "QuestionsLike", **options: "Unpack[DecideOptions]"
+    ) -> "Generator[Decision[Any]]":
+        """Yields the decisions about many states, in order; they are read together. Leaving the loop stops the rest."""
+        yield from self.decider.decisions(states, questions, options)
 
     @overload
     def classify(

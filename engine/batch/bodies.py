@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from engine.formats.grammar.response import response_of
 from engine.openai.chat_completions import chat_answer, read_chat
-from engine.openai.embeddings import embeddings_problem, read_embeddings
+from engine.openai.embeddings import input_problem, read_embeddings
 from engine.openai.parameters import Json
 from engine.openai.problems import Problem, bad, problem_of
 from engine.openai.request import Request
@@ -59,7 +59,7 @@ class Texts:
 
     def problem(self, error: EngineError) -> Problem:
         """Returns the problem that an engine's error is for the client of this request."""
-        return embeddings_problem(error, self.request)
+        return input_problem(error, self.request)
 
 
 def checked_turn(

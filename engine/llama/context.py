@@ -361,9 +361,9 @@ class LlamaBackend:
         """Draw a token and accept it. Raises DecodeError("nan") if the logits are not numbers."""
         return self._mine(sampler).draw(self._handle(), row, self.logits(row), mask)
 
-    def logprobs(self, row: int, token: int, top: int) -> TokenLogprobs:
-        """Returns log-probabilities of a row, before any filter, bias or temperature: the token's own and the `top`
-        best."""
+    def logprobs(self, row: int, token: int, top: int | tuple[int, ...]) -> TokenLogprobs:
+        """Returns log-probabilities of a row, before any filter, bias or temperature: the token's own, and the `top`
+        best or those of these tokens."""
         return token_logprobs(self.logits(row), token, top, self.vocab.token_bytes)
 
     def likeliest(self, row: int) -> tuple[int, float]:

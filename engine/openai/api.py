@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 from engine.openai.chat_completions import chat_answer, read_chat
 from engine.openai.completions import read_text, start_text, text_answer
+from engine.openai.decisions import DecisionCall, read_decisions
 from engine.openai.embeddings import Embedding, read_embeddings
 from engine.openai.parameters import Json
 from engine.openai.problems import Problem, bad
@@ -21,6 +22,7 @@ from engine.support.errors import RequestError, shown
 SERVED = (
     "POST /chat/completions",
     "POST /completions",
+    "POST /decisions",
     "POST /embeddings",
     "POST /responses",
     "GET /responses/{id}",
@@ -47,7 +49,9 @@ class Api:
         else:
             self._engines = {model_name(engines): engines}
 
-    def handle(self, method: str, path: str, query: Mapping[str, str], content: bytes) -> Json | Turn | Embedding:
+    def handle(
+        self, method: str, path: str, query: Mapping[str, str], content: bytes
+    ) -> Json | Turn | Embedding | DecisionCall:
         """Returns the response to a request, or the work that will give it. Raises Problem for a request that is
         refused."""
         steps = _steps(path)
@@ -56,6 +60,10 @@ class Api:
                 return self._chat(read_body(content))
             case "POST", ["completions"]:
                 return self._text(read_body(content))
+            case "POST", ["decisions"]:
+                request = read_decisions(read_body(content))
+                name, engine = self._find(request.model)
+                return DecisionCall(engine, request, name)
             case "POST", ["embeddings"]:
                 request = read_embeddings(read_body(content))
                 name, engine = self._find(request.model)

@@ -35,8 +35,8 @@ def _check_input(values: Json) -> Options:
     return ()
 
 
-def embeddings_problem(error: EngineError, request: Request) -> Problem:
-    """Returns the problem that an engine's error is for the client of this request."""
+def input_problem(error: EngineError, request: Request) -> Problem:
+    """Returns the problem that an engine's error is for the client of a request that has an `input`."""
     problem = problem_of(error, {"messages": "input", **request.names})
     if problem.status == 400 and problem.param is None:  # what is wrong, if no option is, is the input
         problem.param = "input"
@@ -63,7 +63,7 @@ class Embedding:
         try:
             yield
         except EngineError as error:
-            raise embeddings_problem(error, self.request) from error
+            raise input_problem(error, self.request) from error
 
     def headers(self) -> dict[str, str]:
         """Warn about fields without effect, and return the header that tells a client the same."""

@@ -184,6 +184,16 @@ _OF_EMBEDDINGS = (
     _option("truncate", bool, _OWN_NOTE),
     _USER,
 )
+_OF_DECISIONS = (
+    Field("input", "honoured", str | list[Json], "a text, or messages, function and custom calls and their outputs"),
+    _MODEL,
+    Field("questions", "honoured", list[Json], "1 to 400: predicate, choice, score"),
+    _option("prompt_cache_key", str, "what is cached is shared among equal keys only", "cache_salt"),
+    Field("prompt_cache_options", "ignored", Json, "prefixes are kept while there is room"),
+    Field("safety_identifier", "ignored", str, "there is one user"),
+    _option("adapters", list[str] | dict[str, float], _OWN_NOTE),
+    _option("deadline", float, _OWN_NOTE),
+)
 _NOT_RAW = ("enable_thinking", "n_probs", "think", "thinking_budget")
 _NOT_IN_JSON = frozenset({"logits_processors", "progress", "template_kwargs"})
 
@@ -198,6 +208,7 @@ def _table(*rows: Field, not_theirs: Collection[str] = (), not_ours: Collection[
 
 
 EMBEDDINGS_FIELDS: Table = {row.name: row for row in _OF_EMBEDDINGS}
+DECISIONS_FIELDS: Table = {row.name: row for row in _OF_DECISIONS}
 CHAT_FIELDS = _table(*_OF_CHAT, ours=TurnOptions)
 RESPONSES_FIELDS = _table(
     *_OF_RESPONSES,

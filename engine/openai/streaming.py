@@ -61,6 +61,11 @@ class EngineLike(Protocol):
         ...
 
     @property
+    def decider(self) -> Any:
+        """Answers typed questions: `engine.turns.decisions.Decider`."""
+        ...
+
+    @property
     def info(self) -> Any: ...
 
     @property

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from engine.openai.api import Api
+from engine.openai.decisions import DecisionCall
 from engine.openai.embeddings import Embedding
 from engine.openai.parameters import Json
 from engine.openai.problems import Problem
@@ -77,6 +78,10 @@ class InProcessTransport(_Base):
                 with timer.limit(), turn.problems():
                     body = turn.whole(turn.begin().result(timer.left))
                 return _json(request, 200, body, turn.headers())
+            if isinstance(turn, DecisionCall):
+                with timer.limit(), turn.problems():
+                    body = turn.whole()
+                return _json(request, 200, body, turn.headers())
             if not isinstance(turn, Turn):
                 return _json(request, 200, turn, {})
             with timer.limit():
@@ -102,6 +107,10 @@ class InProcessTransport(_Base):
                 with timer.limit(), turn.problems():
                     async with asyncio.timeout(timer.seconds):
                         body = turn.whole(await (await off_loop_or_undo(turn.begin, PendingVectors.cancel)))
+                return _json(request, 200, body, turn.headers())
+            if isinstance(turn, DecisionCall):
+                with timer.limit(), turn.problems():
+                    body = await off_loop(turn.whole)
                 return _json(request, 200, body, turn.headers())
             if not isinstance(turn, Turn):
                 return _json(request, 200, turn, {})

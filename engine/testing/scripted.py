@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
+from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -380,11 +381,18 @@ class ScriptedBackend:
             raise EngineError(f"row {row} of the last batch was decoded without output; ask for it in the Row.")
         return at
 
-    def logprobs(self, row: int, token: int, top: int) -> TokenLogprobs:
-        """A script is certain: the token has probability 1, and there are no alternatives."""
+    def logprobs(self, row: int, token: int, top: int | tuple[int, ...]) -> TokenLogprobs:
+        """A script is certain: the token has probability 1, and there are no alternatives; of tokens that are asked
+        for, the one that its reply begins with."""
         self._with_output(row)
         drawn = Logprob(token, 0.0, self.vocab.token_bytes(token))
-        return TokenLogprobs(drawn, (drawn,)[:top])
+        if not isinstance(top, tuple):
+            return TokenLogprobs(drawn, (drawn,)[:top])
+        next_, _ = self.likeliest(row)
+        return TokenLogprobs(
+            drawn,
+            tuple(Logprob(each, 0.0 if each == next_ else -inf, self.vocab.token_bytes(each)) for each in top),
+        )
 
     def likeliest(self, row: int) -> tuple[int, float]:
         """A script is certain: its next token, for the text so far, has probability 1."""

@@ -209,9 +209,9 @@ class Backend(Protocol):
         """
         ...
 
-    def logprobs(self, row: int, token: int, top: int) -> TokenLogprobs:
+    def logprobs(self, row: int, token: int, top: int | tuple[int, ...]) -> TokenLogprobs:
         """Returns log-probabilities of row `row` of the last decode: for `token`, and for the `top` most likely
-        tokens."""
+        tokens, or for these."""
         ...
 
     def likeliest(self, row: int) -> tuple[int, float]:

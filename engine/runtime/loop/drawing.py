@@ -116,7 +116,8 @@ class Draws:
     def _score(self, state: SequenceState, row: int) -> FinishReason | None:
         """Record the log-probability of the next token that is to be scored, and let it follow."""
         scored, done = state.request.scored, len(state.tokens) - len(state.request.tokens)
-        entry = self._backend.logprobs(row, scored[done], state.request.sampling.logprobs or 1)
+        beside = state.request.asked if not done else ()
+        entry = self._backend.logprobs(row, scored[done], beside or state.request.sampling.logprobs or 1)
         if isnan(entry.drawn.logprob):
             raise DecodeError(
                 "The model's logits are not numbers. Give adapters and control vectors smaller scales, if there are "

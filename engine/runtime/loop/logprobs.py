@@ -27,17 +27,22 @@ class TokenLogprobs(NamedTuple):
 
 
 def token_logprobs(
-    logits: "NDArray[np.float32]", token: int, top: int, token_bytes: Callable[[int], bytes]
+    logits: "NDArray[np.float32]", token: int, top: int | tuple[int, ...], token_bytes: Callable[[int], bytes]
 ) -> TokenLogprobs:
-    """Returns the log-probabilities of `token` and of the `top` most likely tokens (of all, if there are fewer).
+    """Returns the log-probabilities of `token` and of the `top` most likely tokens (of all, if there are fewer), or of
+    the tokens that `top` names.
 
     `logits` has the vocabulary's size and is not changed. The logprob of a masked token is minus infinity.
     """
     import numpy as np
 
-    largest, ranked = most_likely(logits, max(top, 1))
-    if ranked.size < min(top, logits.size):  # most are -inf
-        ranked = best_first(logits)
+    if isinstance(top, tuple):
+        largest, beside = float(logits.max()), top
+    else:
+        largest, ranked = most_likely(logits, max(top, 1))
+        if ranked.size < min(top, logits.size):  # most are -inf
+            ranked = best_first(logits)
+        beside = tuple(ranked[:top].tolist())
     weights = logits - np.float32(largest)
     # numpy adds float32 numbers in pairs of pairs: the sum of 152,000 is exact to one in a million.
     normaliser = largest + float(np.log(np.exp(weights, out=weights).sum()))
@@ -45,7 +50,7 @@ def token_logprobs(
     def found(index: int) -> Logprob:
         return Logprob(index, float(logits[index]) - normaliser, token_bytes(index))
 
-    return TokenLogprobs(found(token), tuple(map(found, ranked[:top].tolist())))
+    return TokenLogprobs(found(token), tuple(map(found, beside)))
 
 
 def likeliest(logits: "NDArray[np.float32]") -> tuple[int, float]:

@@ -108,7 +108,8 @@ class Request:
     - `limits` have the `max_tokens` and `stop` of `sampling`. `turns`: where the last messages begin in the prompt,
       ascending; later prompts are likely to diverge there. `reports`: replies report the progress of the prefill.
     - `pin`: nothing is drawn; the prompt is evaluated, and its sequence pinned under the request's id.
-    - `scored`: nothing is drawn; the reply has the log-probabilities of these tokens after the prompt.
+    - `scored`: nothing is drawn; the reply has the log-probabilities of these tokens after the prompt. `asked`: beside
+      the first of them, not the likeliest tokens, but these.
     - The others are those of `TurnRequest`.
     """
 
@@ -129,6 +130,7 @@ class Request:
     usage: Usage = _UNUSED
     pin: bool = False
     scored: tuple[int, ...] = ()
+    asked: tuple[int, ...] = ()
 
 
 def check_fits(tokens: int, n_ctx: int) -> None:

@@ -202,9 +202,12 @@ class Service:
         settings: TurnSettings = PLAIN,
         media: tuple[ChunkAt, ...] = (),
         top: int = 1,
+        asked: tuple[int, ...] = (),
+        turns: tuple[int, ...] = (),
     ) -> Stream:
         """Read `scored` after `tokens`: the stream's logprobs are those of its tokens, each with the `top` likeliest of
-        its place. `settings`: the adapters that compute them, and whose they are. Raises what `submit` raises."""
+        its place, the first with the tokens `asked` instead. `settings`: the adapters that compute them, and whose they
+        are. `turns`: where later prompts are likely to diverge. Raises what `submit` raises."""
         self.check()
         check_generates(self.info)
         if not tokens or not scored:
@@ -222,6 +225,8 @@ class Service:
             adapters=chosen,
             media=media,
             scored=scored,
+            asked=asked,
+            turns=turns,
         )
         return self._start(request, OutputQueue(None, tokens))
 
@@ -430,12 +435,12 @@ class _Deliveries:
         """Record the end of a request."""
         self.shut(reply.id)
         self._checkpoints = reply.checkpoints or self._checkpoints
-        turn = queue.turn
+        turn, finished = queue.turn, reply.events[-1]
+        assert isinstance(finished, Finished), "the last event of a turn is Finished"
+        if turn is not None or finished.usage is not None:  # what was only read is counted too
+            self._tally.add(finished.reason, finished.usage)
         if turn is None:
             return
-        finished = reply.events[-1]
-        assert isinstance(finished, Finished), "the last event of a turn is Finished"
-        self._tally.add(finished.reason, finished.usage)
         if not has_media(queue.tokens):
             self._turns.remember(turn.prompt.text, queue.tokens, reply.output)
         if finished.reason == "length" and finished.usage and finished.usage.total_tokens >= self._n_ctx:

@@ -1,0 +1,269 @@
+"""Answers typed questions about an input: reads the options' probabilities where the answer would begin, and generates
+nothing. The input is read once, as the prefix that all of its questions share."""
+
+import json
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from math import exp, log
+from typing import Annotated, Any, TypeAlias, TypedDict, cast
+
+from pydantic import Field
+
+from engine.runtime.adapters.adapters import AdaptersLike
+from engine.runtime.cache.slots import common_prefix
+from engine.runtime.media.media import TokensAndMedia
+from engine.runtime.stream.service import Service
+from engine.runtime.stream.stream import Stream
+from engine.support.errors import ContextOverflowError, RequestError, shown
+from engine.turns.calibration import Calibration, with_probabilities
+from engine.turns.manner import CHOICES, STATEMENTS, Form, Way, form_of, measured, values_of
+from engine.turns.option_tree import OptionTree, Tokens
+from engine.turns.options import turn_settings
+from engine.turns.questions import Questions, questions_of
+from engine.turns.reads import Reads
+from engine.turns.turns import Turns
+from engine.types.completion import Usage
+from engine.types.conversation import conversation_of
+from engine.types.decisions import (
+    Answer,
+    ChoiceAnswer,
+    ChoiceQuestion,
+    Decision,
+    Predicate,
+    PredicateAnswer,
+    Question,
+    Refusal,
+    ScoreAnswer,
+)
+from engine.types.messages import Message, MessagesLike
+from engine.types.parts import TextPart
+from engine.types.prompt import Piece
+from engine.types.turn_settings import PLAIN
+
+DecisionState: TypeAlias = "MessagesLike | Mapping[str, Any] | Sequence[Any]"
+"""What is judged: a text, messages, or any other JSON, which the model sees as text."""
+SMALL = 700_000_000
+"""Bytes of weights below which it is measured how a model is asked best."""
+_NOTHING = 1e-12
+"""So little probability on all options together says nothing about them."""
+_PRIORS = 256  # questions whose answers without an input are remembered
+
+
+class DecideOptions(TypedDict, total=False):
+    """How questions are answered.
+
+    - `calibration`: what `Calibration.fit` made of known answers. Default: the model's own probabilities.
+    - `deadline`: seconds, after which TimeoutError is raised. Default: none.
+    - `adapters`, `cache_salt`: as in `TurnOptions`.
+    """
+
+    calibration: Calibration | None
+    deadline: Annotated[float, Field(gt=0)] | None
+    adapters: AdaptersLike | None
+    cache_salt: str | None
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A question as it is put: its tree of options, and a stream for each branch, or why there is none."""
+
+    form: Form
+    tree: OptionTree
+    streams: dict[Tokens, Stream] = field(default_factory=dict[Tokens, Stream])
+    error: ContextOverflowError | None = None
+    prior: "tuple[bytes, _Reading] | None" = None  # the reading of no input, until it is known
+
+
+@dataclass(slots=True)
+class _Row:
+    """One input: the reading of each question."""
+
+    readings: dict[str, _Reading]
+    usage: Usage = field(default_factory=Usage)
+
+
+class Decider:
+    """Answers questions with one engine's model."""
+
+    def __init__(self, service: Service, turns: Turns, *, small: bool = False) -> None:
+        """`small`: measure how this model is asked best; larger ones are asked as others ask them."""
+        self._service = service
+        self._turns = turns
+        self._small = small
+        self._ways: dict[str, Way] = {}
+        self.losses: dict[str, tuple[float, float]] = {}
+        """By kind of question: the log loss on the ten that settled the way, with the options shown and without."""
+        self._priors: OrderedDict[bytes, list[float]] = OrderedDict()
+
+    def decisions(self, inputs: Iterable[Any], questions: object, options: DecideOptions) -> Iterator[Decision[Any]]:
+        """Yields the decisions about many inputs, in order; some are read while earlier ones are handed out. Raises
+        what `Engine.decide` raises, where its turn comes; leaving the loop cancels what is being read."""
+        asked, settings = questions_of(questions), turn_settings(options, DecideOptions)
+        forms = {name: form_of(each.question, self.way(each.question)) for name, each in asked.asked.items()}
+        reads = Reads(self._service, settings)
+        started: deque[_Row] = deque()
+        try:
+            for given in inputs:
+                started.append(self._started(reads, _messages(given), forms))
+                if len(started) > self._service.info.n_sequences:
+                    yield self._decision(reads, started.popleft(), asked, options)
+            while started:
+                yield self._decision(reads, started.popleft(), asked, options)
+        finally:
+            reads.cancel()
+
+    def way(self, question: Question) -> Way:
+        """Returns how questions of this kind are put to this model: measured when the first is asked, on ten others."""
+        kind = "statements" if isinstance(question, Predicate) else "choices"
+        if not self._small:
+            return "shown"
+        if kind not in self._ways:
+            reads = Reads(self._service, PLAIN)
+            try:
+                self._ways[kind], self.losses[kind] = measured(
+                    STATEMENTS if kind == "statements" else CHOICES,
+                    lambda asked: [self._probed(reads, text, form) for text, form in asked],
+                )
+            finally:
+                reads.cancel()
+        return self._ways[kind]
+
+    def explained(self, given: Any, question: Question) -> tuple[Form, Tokens]:
+        """Returns how a question about an input is put to this model, and the tokens before its answer."""
+        form = form_of(question, self.way(question))
+        tokens, _ = self._prompt(_messages(given), form.text)
+        return form, tokens
+
+    def _probed(self, reads: Reads, text: str, form: Form) -> list[float]:
+        row = self._started(reads, _messages(text), {"": form})
+        return self._probabilities(reads, row, row.readings[""])[0]
+
+    def _started(self, reads: Reads, messages: Sequence[Message] | None, forms: Mapping[str, Form]) -> _Row:
+        """Start to read all questions about one input; None is no input."""
+        prompts = [self._prompt(messages, form.text) for form in forms.values()]
+        shared = len(prompts[0][0])
+        for tokens, _ in prompts[1:]:
+            shared = common_prefix(prompts[0][0], tokens, shared)
+        row = _Row({})
+        for (name, form), prompt in zip(forms.items(), prompts, strict=True):
+            tree = OptionTree([[tuple(self._tokens(each)) for each in spellings] for spellings in form.spellings])
+            reading = row.readings[name] = _Reading(form, tree)
+            try:
+                for branch in tree.branches:
+                    reading.streams[branch.path] = reads.start(prompt, branch.path, branch.children, shared)
+            except ContextOverflowError as error:
+                reading.error = error
+            if form.relative and messages is not None:
+                reading.prior = self._prior(reads, form)
+        return row
+
+    def _prior(self, reads: Reads, form: Form) -> tuple[bytes, _Reading]:
+        """Returns what the answer without an input is remembered by, and its reading if it is not remembered yet."""
+        key = sha256(repr((form, reads.whose)).encode(errors="surrogatepass")).digest()
+        if key in self._priors:
+            return key, _Reading(form, OptionTree([]))
+        return key, self._started(reads, None, {"": form}).readings[""]
+
+    def _decision(self, reads: Reads, row: _Row, asked: Questions, options: DecideOptions) -> Decision[Any]:
+        answers: dict[str, Answer] = {}
+        calibration = options.get("calibration")
+        for name, reading in row.readings.items():
+            answer = self._answer(reads, row, reading, asked.asked[name].question)
+            answers[name] = calibration.applied(name, answer) if calibration is not None else answer
+        if all(reading.error is not None for reading in row.readings.values()):
+            raise next(reading.error for reading in row.readings.values() if reading.error is not None)
+        return Decision(answers, asked.parsed(answers), row.usage)
+
+    def _answer(self, reads: Reads, row: _Row, reading: _Reading, question: Question) -> Answer:
+        if reading.error is not None:
+            return Refusal(str(reading.error))
+        probabilities, mass = self._probabilities(reads, row, reading)
+        if mass < _NOTHING:
+            return Refusal(f"The model gives all options together a probability of {mass:.1e}.", mass)
+        return _answered(question, probabilities, mass)
+
+    def _probabilities(self, reads: Reads, row: _Row, reading: _Reading) -> tuple[list[float], float]:
+        found: dict[Tokens, Mapping[int, float]] = {}
+        for path, stream in reading.streams.items():
+            found[path], used = reads.chances(stream)
+            row.usage = _sum(row.usage, used)
+        probabilities, mass = reading.tree.probabilities(found)
+        if reading.prior is not None:
+            key, prior = reading.prior
+            if key not in self._priors:
+                self._priors[key], _ = self._probabilities(reads, row, prior)
+                while len(self._priors) > _PRIORS:
+                    self._priors.popitem(last=False)
+            probabilities = _relative(probabilities, self._priors[key])
+        return probabilities, mass
+
+    def _prompt(self, messages: Sequence[Message] | None, text: str) -> TokensAndMedia:
+        """Returns the tokens after which the answer begins: of a base model those of a plain text."""
+        asked = [Message(role="user", content=text)] if messages is None else with_question(messages, text)
+        if self._turns.known_template is not None:
+            return self._turns.answer_prefix(asked, None, PLAIN)
+        if any(message.media for message in asked):
+            raise RequestError("A base model reads no pictures and sounds here; load a chat model with its projector.")
+        plain = "\n\n".join(message.content or "" for message in asked)
+        return tuple(self._service.vocab.encode([Piece(f"{plain}\nAnswer:")], add_bos=True)), ()
+
+    def _tokens(self, text: str) -> Sequence[int]:
+        return self._service.vocab.tokenize(text, special=False)
+
+
+def _messages(given: Any) -> tuple[Message, ...]:
+    """Returns an input as messages: JSON that is none becomes a text."""
+    listed = cast("list[object]", given) if isinstance(given, list | tuple) else [given]
+    if isinstance(given, str) or (listed and all(map(_is_message, listed))):
+        return conversation_of(cast("Any", given))
+    try:
+        return conversation_of(json.dumps(given, ensure_ascii=False, indent=1))
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"decide() takes a text, messages or JSON; got {shown(cast('object', given))}.") from error
+
+
+def _is_message(item: object) -> bool:
+    return "role" in cast("Mapping[object, object]", item) if isinstance(item, Mapping) else hasattr(item, "role")
+
+
+def with_question(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
+    """Returns the messages with a question behind them: in the last message, if the user wrote it, so that roles take
+    turns, as some templates want it."""
+    last = messages[-1]
+    if last.role != "user":
+        return (*messages, Message(role="user", content=text))
+    if last.media:
+        asked = Message(role="user", parts=(*last.parts, TextPart(text=f"\n\n{text}")))
+    else:
+        asked = Message(role="user", content=f"{last.content}\n\n{text}" if last.content else text)
+    return (*messages[:-1], asked)
+
+
+def _answered(question: Question, probabilities: Sequence[float], mass: float) -> Answer:
+    values = values_of(question)
+    if isinstance(question, Predicate):
+        return PredicateAnswer(probabilities[0], mass)
+    if isinstance(question, ChoiceQuestion):
+        return with_probabilities(
+            ChoiceAnswer(values[0], 0.0, tuple((each, 0.0) for each in values), mass), probabilities
+        )
+    levels = tuple((str(each), 0.0) for each in values)
+    return with_probabilities(ScoreAnswer(0.0, levels[0][0], 0.0, levels, mass), probabilities)
+
+
+def _relative(probabilities: Sequence[float], prior: Sequence[float]) -> list[float]:
+    """Returns the probabilities divided by those without an input, among one another."""
+    logs = [log(max(p, 1e-30)) - log(max(q, 1e-30)) for p, q in zip(probabilities, prior, strict=True)]
+    most = max(logs)
+    weights = [exp(each - most) for each in logs]
+    return [each / sum(weights) for each in weights]
+
+
+def _sum(usage: Usage, more: Usage) -> Usage:
+    return Usage(
+        prompt_tokens=usage.prompt_tokens + more.prompt_tokens,
+        cached_tokens=usage.cached_tokens + more.cached_tokens,
+        prefill_seconds=usage.prefill_seconds + more.prefill_seconds,
+    )
