@@ -7,6 +7,7 @@ linear-time engine, and a value that takes too many steps is rejected.
 """
 
 import json
+import logging
 import math
 import re
 import threading
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, is_dataclass
 from dataclasses import fields as fields_of
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import cache
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -24,6 +25,8 @@ from pydantic_core import SchemaError as PatternError
 from pydantic_core import SchemaValidator, core_schema
 
 from engine.support.errors import EngineWarning, RequestError
+from engine.support.recent import characters, recent
+from engine.support.repetitions import most_repetitions
 from engine.tools.context import ToolContext
 from engine.tools.formats import checker
 from engine.tools.json_values import plain_json, size
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
 _LONGEST_SENTENCE = 400
+_REMEMBERED = 16 << 20
+"""Bytes of the schemas that are remembered, and of the patterns; a parsed schema takes twenty times its text."""
 _STEPS, _STEPS_EACH = 20_000, 100
 """The most schema keywords that a check may apply to one value: a base, plus an allowance for each part of the
 value."""
@@ -120,6 +125,12 @@ class _Steps(threading.local):
 
 
 _steps = _Steps()
+_UNCHECKED = (
+    "The pattern of a schema is shown to the model but not checked: it uses lookaround or backreferences, which can "
+    "take exponential time, or is too large. The log says which. Write it without them, or check the value in the tool "
+    "itself."
+)
+_log = logging.getLogger("engine.tools")
 
 
 class SchemaArguments:
@@ -183,7 +194,16 @@ def schema_of(name: str, parameters: object) -> dict[str, Any]:
     )
 
 
-@lru_cache(maxsize=512)
+def _schema_size(what: str, text: str) -> int:
+    return len(what) + 20 * len(text)
+
+
+def _form_size(kind: Any, text: str) -> int:
+    del kind
+    return characters(text)
+
+
+@recent(_REMEMBERED, _schema_size)
 def _check_of(what: str, text: str) -> SchemaArguments:
     """The check of a schema as JSON text. Cached: checking a schema takes milliseconds, and every request brings the
     same."""
@@ -221,7 +241,7 @@ def _check_parts(kind: Any, schema: Mapping[str, Any]) -> None:
             raise SchemaError(f"{place}{path}: {message}")
 
 
-@lru_cache(maxsize=4096)
+@recent(_REMEMBERED, _form_size)
 def _wrong(kind: Any, text: str) -> tuple[str, str] | None:
     """Returns where, in the form of a schema, the metaschema forbids something, and what."""
     from jsonschema.exceptions import SchemaError
@@ -283,15 +303,16 @@ def unmatched(schema: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 def _warn_of_patterns(what: str, schema: Mapping[str, Any]) -> None:
     for _, pattern in unmatched(schema):
-        text = (
-            f"The pattern {shortened(pattern)!r} in {what[0].lower()}{what[1:]} is shown to the model but not "
-            "checked: it uses lookaround or backreferences, which can take exponential time. Write it without "
-            "them, or check the value in the tool itself."
-        )
-        warnings.warn(text, EngineWarning, stacklevel=2)
+        _log.warning("Not checked: the pattern %r in %s%s", shortened(pattern), what[0].lower(), what[1:])
+        warnings.warn(_UNCHECKED, EngineWarning, stacklevel=2)  # one text, since Python keeps each that it shows
 
 
-@lru_cache(maxsize=512)
+def _compiled_size(pattern: str) -> int:
+    """Returns about how many bytes a compiled pattern takes; its library allows ten million."""
+    return min(10_000_000, 500 * len(pattern) * most_repetitions(pattern))
+
+
+@recent(_REMEMBERED, _compiled_size)
 def _matcher(pattern: str) -> Callable[[object], bool] | None:
     """Returns a function that searches a text for the pattern in linear time; None if no linear-time engine supports
     it."""

@@ -18,12 +18,12 @@ from engine.openai import OpenAI
 from engine.runtime.guidance import matcher
 from engine.runtime.guidance.guide import check_constraint
 from engine.runtime.guidance.matcher import Compiler
-from engine.runtime.guidance.repetitions import MOST_REPETITIONS, most_repetitions
 from engine.runtime.guidance.trial import tried
 from engine.runtime.guidance.vocabulary import Vocabulary
 from engine.support.deadlines import finished_by
 from engine.support.errors import RequestError
 from engine.support.limits import resident_bytes
+from engine.support.repetitions import MOST_REPETITIONS, most_repetitions
 from engine.testing.scripted import ByteVocab
 from engine.types.answer_formats import GBNF, JsonSchema, Lark, Regex
 from engine.types.constraint import Constraint, TurnGrammar

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 from engine.formats.families import Format
 from engine.formats.grammar.enforcer import Enforcer
@@ -13,12 +12,14 @@ from engine.formats.grammar.response import Response
 from engine.formats.grammar.turn_grammar import Allowed, turn_grammar
 from engine.formats.parsing.grammar import Rules
 from engine.support.errors import RequestError
+from engine.support.recent import characters, recent
 from engine.types.constraint import Constraint, Holds
 from engine.types.prompt import Piece
 from engine.types.tools import AllowedTools, Tool, ToolName
 from engine.types.turn_settings import TurnSettings
 
 _ANY_OBJECT = {"type": "object"}
+_LONGEST = 2000
 _log = logging.getLogger("engine.constraint")
 
 
@@ -142,10 +143,10 @@ def _held_or_free(tool: Tool, demand: Demand, enforcer: Enforcer) -> Tool:
         try:
             return _held(tool, enforcer)
         except RequestError as error:
-            _warn_once(str(error))
+            _warn_once(str(error)[:_LONGEST])
     return tool.model_copy(update={"parameters": _ANY_OBJECT})
 
 
-@cache
+@recent(1 << 18, characters)
 def _warn_once(why: str) -> None:
     _log.warning("arguments are not constrained but checked afterwards: %s", why)

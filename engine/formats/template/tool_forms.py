@@ -15,8 +15,8 @@ from engine.types.tools import Tool
 
 Form: TypeAlias = Mapping[str, Any]
 _Change: TypeAlias = Callable[[Form], dict[str, Any]]
-_REMEMBERED = 64
-"""The most lists of tools of which the forms are remembered."""
+_MOST_CHARACTERS = 500_000
+"""Of the lists of tools of which the forms are remembered, as JSON; their forms take twenty times as many bytes."""
 
 # Keywords of JSON Schema whose values are schemas by name, and those whose value is a schema or a list of schemas.
 _NAMED = ("properties", "patternProperties", "$defs", "definitions")
@@ -42,11 +42,14 @@ class ToolForms:
         if not given:
             return []
         key = json.dumps(given, default=repr)  # what is no JSON value, rendering refuses
-        if key not in self._known:
-            if len(self._known) >= _REMEMBERED:
+        if (known := self._known.get(key)) is not None:
+            return known
+        taken = self._taken(given, until)
+        if 4 * len(key) <= _MOST_CHARACTERS:
+            if sum(map(len, self._known)) + len(key) > _MOST_CHARACTERS:
                 self._known.clear()
-            self._known[key] = self._taken(given, until)
-        return self._known[key]
+            self._known[key] = taken
+        return taken
 
     def _taken(self, given: list[Form], until: float | None) -> list[Form]:
         if self._refusal(given, until) is None or self._refusal([], until) is not None:

@@ -19,13 +19,14 @@ from io import FileIO
 from random import Random
 from typing import Any, BinaryIO, NamedTuple
 
-from engine.runtime.guidance.repetitions import MOST_REPETITIONS, most_repetitions
 from engine.runtime.guidance.vocabulary import Vocabulary
 from engine.support import threads
 from engine.support.child import Child, ChildGoneError, ChildNotStartedError, ends, read_frame, write_frame
 from engine.support.deadlines import latest
 from engine.support.errors import RequestError
 from engine.support.limits import limit_growth, limit_resources, resident_bytes
+from engine.support.recent import characters, recent
+from engine.support.repetitions import MOST_REPETITIONS, most_repetitions
 
 SECONDS = 30.0
 """The longest time limit of a trial, in seconds; with a deadline it is half of the time left, since this process then
@@ -221,7 +222,7 @@ def _stopped(grammars: Sequence[str], why: str, *, late: bool = True) -> Request
     )
 
 
-@cache
+@recent(1 << 18, characters)
 def _warn_once(why: str) -> None:
     _log.warning("Constraints are compiled without a trial, so one that takes minutes cannot be stopped: %s", why)
 
