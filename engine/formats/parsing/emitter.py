@@ -36,6 +36,7 @@ class Emitter:
         "_open",
         "_out",
         "_part",
+        "_taken",
         "calls",
         "doubted",
         "hide_calls",
@@ -66,6 +67,7 @@ class Emitter:
         self._call: CallEmitter | None = None
         self._part = -1
         self._ids = id_salt
+        self._taken: set[str] = set()
 
     def next_part(self) -> int:
         self._part += 1
@@ -120,11 +122,18 @@ class Emitter:
     def call(self, name: str, id_: str | None, *, id_follows: bool = False) -> "CallEmitter":
         """Begin a call. `id_follows`: the family writes the id after the arguments."""
         index, self.calls = self.calls, self.calls + 1
-        made = self.made_id(index, name)
+        made, id_ = self.made_id(index, name), self.own_id(id_)
         start = ToolCallStart(index, "" if id_follows and not id_ else id_ or made, name, self.next_part())
         self.emit(start)
         self._call = CallEmitter(self, start, made if id_follows and not id_ else None)
         return self._call
+
+    def own_id(self, id_: str | None) -> str | None:
+        """Returns the id that a model wrote; None if it was another call's, since an id names one call."""
+        if id_ is None or id_ in self._taken:
+            return None
+        self._taken.add(id_)
+        return id_
 
     def declared(self, name: str) -> str:
         """Returns the declared name for a name that a model wrote: models add namespaces to names that have none."""
@@ -207,7 +216,7 @@ class CallEmitter:
         if error is None:
             arguments = arguments.strip()
             error = self._judge(arguments)
-        late = (id_ or self._late_id) if self._late_id is not None else None
+        late = (self._emitter.own_id(id_) or self._late_id) if self._late_id is not None else None
         self.is_open = False
         self._emitter.emit(ToolCallEnd(self._index, arguments, error, self._part, id=late))
 

@@ -23,6 +23,9 @@ _ASIDE = 200
 """The longest prose, in characters, that is held between a section's opening marker, which begins a line, and its
 first call."""
 
+_HEADER = 200
+"""The longest header of a message, in characters."""
+
 
 class TextTurn:
     """Reads a turn of a format without channels."""
@@ -278,6 +281,8 @@ class TextTurn:
             return False
         if hit in marks.opens:
             return self._opens(hit, span)
+        if hit in marks.header:
+            return (yield from self._announces(hit))
         if self._calls is None or hit not in self._openers:
             return span.blank or not self._is_idle(hit)
         if not self._announced:
@@ -289,6 +294,17 @@ class TextTurn:
     def _opens(self, hit: str, span: Span) -> bool:
         """Whether an opening marker opens reasoning, rather than being quoted in text."""
         return self._anywhere or span.begins_line or hit in self._marks.control or self._reader.token == hit
+
+    def _announces(self, hit: str) -> Gen[bool]:
+        """Whether a header, which is short and has no line break, stands at the front: its end follows."""
+
+        def ends(text: str) -> bool | None:
+            header, end, _ = text.partition(self._marks.header_end.text)
+            fits = "\n" not in header and len(header) < _HEADER
+            return fits if end or not fits else None
+
+        found = yield from self._reader.judged(ends, len(hit))
+        return found or (found is None and self._reader.cut)
 
     def _is_idle(self, hit: str) -> bool:
         """Whether a marker has no effect in the middle of content."""

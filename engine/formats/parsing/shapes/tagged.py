@@ -3,6 +3,7 @@ markup too (`<function=f><parameter=k>v</parameter></function>` and the like).
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -135,14 +136,20 @@ class TaggedJsonShape:
 @dataclass(slots=True)
 class _Inner:
     """Calls, arguments and like elements that a value has opened as text: each may have a closing marker of its own.
-    `doubled`: the size of what repeats the value's own closing marker."""
+    `ends`: the value's own closing marker, taken as text. `doubled`: the size of what repeats that marker. `opened`:
+    the value's opening marker has come, if it has one."""
 
     calls: int = 0
+    ends: int = 0
     arguments: int = 0
     elements: int = 0
     doubled: int = 0
+    opened: bool = True
 
 
+_LONGEST_KEY = 128
+_ATTRIBUTES = re.compile(r"(\S+?)[\"']?\s+\w+\s*=")
+"""A key, and the beginning of an attribute behind it."""
 _CDATA_OPEN = "<![CDATA["
 _CDATA_CLOSE = compiled("]]>")
 
@@ -250,16 +257,14 @@ class TaggedArgumentsShape:
                 return outcome
 
     def _one_argument(self, arguments: ArgumentWriter) -> Gen[Outcome]:
-        reader, section = self._reader, self._section
+        reader = self._reader
         if not (yield from reader.match(self._argument)):
             if reader.cut_marker(self._inside):
                 return Outcome.TRUNCATED if reader.cut else Outcome.COMPLETE
             return Outcome.MALFORMED if (yield from reader.more()) else Outcome.TRUNCATED
         parts: list[str] = []
         hit = yield from reader.until(self._key_ends, parts.append)
-        written = reader.plain("".join(parts)).strip()
-        key = section.unescaped(written)
-        key = key if key in arguments.schemas.names else section.unescaped(written.strip("\"'"))
+        key, inner = self._key(reader.plain("".join(parts)).strip(), arguments.schemas.names), _Inner()
         reader.note("key", "".join(parts))
         if hit is None:
             return Outcome.TRUNCATED
@@ -273,13 +278,23 @@ class TaggedArgumentsShape:
                     return Outcome.TRUNCATED
                 if (yield from reader.starts(self._follow_markers)) is not None:
                     return Outcome.COMPLETE  # a key without a value is ignored
+                inner.opened = False
         if key in arguments.given:
             return Outcome.MALFORMED  # which of the two values is meant cannot be known
         text = None if stated is None else stated in self._syntax.text_types
         if self._syntax.untyped_text and arguments.schemas.types(key) is None:
             text = True
         arguments.key(key, self._lead, text)
-        return (yield from self._value(arguments))
+        return (yield from self._value(arguments, key, inner))
+
+    def _key(self, written: str, names: Sequence[str]) -> str:
+        """Returns the key in a tag's text, which models put into quotes, or attributes behind it."""
+        key = self._section.unescaped(written)
+        if key in names:
+            return key
+        if (tagged := _ATTRIBUTES.match(written)) and self._section.unescaped(tagged[1]) in names:
+            written = tagged[1]
+        return self._section.unescaped(written.strip("\"'"))
 
     def _stated_type(self) -> Gen[str | None]:
         """Consume the end of the key. Returns the type that the markup states for the value; None if it states none."""
@@ -296,8 +311,11 @@ class TaggedArgumentsShape:
             yield from reader.match(self._is_type_end)
         return "".join(parts)
 
-    def _value(self, arguments: ArgumentWriter) -> Gen[Outcome]:
-        reader = self._reader
+    def _value(self, arguments: ArgumentWriter, key: str, inner: "_Inner") -> Gen[Outcome]:
+        reader, end = self._reader, self._value_end.text
+        is_known = end.startswith("</") and len(key) <= _LONGEST_KEY and key in arguments.schemas.names
+        named = f"{end[:-1]}={key}>" if is_known else ""  # models repeat the name
+        markers = compiled(*self._value_ends.literals, named)
 
         def write(text: str) -> None:
             reader.note("arguments", text)
@@ -313,32 +331,33 @@ class TaggedArgumentsShape:
             yield from reader.match(_CDATA_CLOSE)
             if (yield from self._section.followed("", (self._value_end.text,), at_end=False)):
                 yield from reader.space()
-        inner = _Inner()
         while True:
-            hit = yield from reader.until(self._value_ends, write, tail=cut)
+            hit = yield from reader.until(markers, write, tail=cut)
             if hit is None:
                 return Outcome.TRUNCATED
-            outcome = yield from self._at_marker(hit, arguments, inner)
+            outcome = yield from self._at_marker(hit, arguments, inner, named)
             if outcome is None:
                 write(reader.take(len(hit)))
                 continue
             if outcome is Outcome.COMPLETE:
-                reader.take(len(hit) + inner.doubled if hit == self._value_end.text else 0, "marker")
+                reader.take(len(hit) + inner.doubled if hit in (end, named) else 0, "marker")
                 arguments.end_value(self._value_end.before)
             self._section.emitter.doubted |= outcome is Outcome.MALFORMED
             return outcome
 
-    def _at_marker(self, hit: str, arguments: ArgumentWriter, inner: "_Inner") -> Gen[Outcome | None]:
+    def _at_marker(self, hit: str, arguments: ArgumentWriter, inner: "_Inner", named: str) -> Gen[Outcome | None]:
         """What the marker at the front does to the value: it ends it, shows that its own closing marker is missing
         among those that it holds as text (MALFORMED), or is part of it (None)."""
-        whole = Outcome.MALFORMED if inner.arguments else Outcome.COMPLETE
+        whole = Outcome.MALFORMED if inner.arguments or inner.ends else Outcome.COMPLETE
         if hit == self._value_end.text:
             return (yield from self._at_end(hit, arguments, inner))
+        if hit == named:
+            return Outcome.COMPLETE if (yield from self._section.followed(hit, self._follows)) else None
         if arguments.in_string:
             return None
         if hit == self._element and hit not in self._argument.literals:
             inner.elements += 1
-            return None
+            return None if inner.opened else Outcome.MALFORMED  # prose stands before the value
         if hit in self._argument.literals:
             if not inner.calls and (yield from self._opens_next(hit, arguments)):
                 self._unclosed = True
@@ -362,6 +381,7 @@ class TaggedArgumentsShape:
             return Outcome.MALFORMED  # this argument is part of the value that seemed to end where it begins
         if ends and not (inner.doubled and inner.elements):
             return Outcome.COMPLETE
+        inner.ends += not inner.elements
         inner.elements = max(inner.elements - 1, 0)
         return None
 
