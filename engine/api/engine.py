@@ -25,7 +25,7 @@ from engine.support.offloop import off_loop, off_loop_or_undo
 from engine.support.reload import tell_open
 from engine.tools import RunTool, Toolbox, ToolLike
 from engine.turns.conversation import Conversation
-from engine.turns.embedding import Embedder, Ranked, matrix, ranking
+from engine.turns.embedding import Embedder, Ranked, VectorSettings, matrix, ranking
 from engine.turns.options import (
     ChoicesArguments,
     ContextLoadOptions,
@@ -649,12 +649,14 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         """Returns the vector of a text, shape (d,), or of several, shape (n, d), as float32; see `EmbedOptions`. An
         embedding model makes them, or, far worse, a chat model, in a context of its own. Raises RequestError for what
         is not valid, ContextOverflowError if the context does not fit into memory, EngineError if closed."""
-        return matrix(self.embedder.start(texts, options).result(), options, one=isinstance(texts, str))
+        settings = VectorSettings.of(options, EmbedOptions)
+        return matrix(self.embedder.start(texts, settings).result(), settings, one=isinstance(texts, str))
 
     def rerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
         """Returns the places and scores of the documents, the best answer to the query first; see `RerankOptions`.
         Needs a reranking model. Raises what `embed` raises."""
-        return ranking(self.embedder.start_rank(query, documents, options).result(), options)
+        settings = VectorSettings.of(options, RerankOptions)
+        return ranking(self.embedder.start_rank(query, documents, settings).result(), settings)
 
     def score(
         self, prompt: TextOrTokens | Prompt, continuations: Sequence[TextOrTokens], **options: Unpack[ScoreOptions]

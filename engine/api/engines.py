@@ -183,15 +183,16 @@ class _Model:
             key: options.pop(key) for key in LoadArguments.__annotations__ if key in options
         }
         check_arguments(revision=self._revision, **self._arguments)
-        if (draft := options.get("draft")) not in (None, NGRAM):
+        draft = options.pop("draft", None)
+        if draft not in (None, NGRAM):
             raise RequestError(
                 f"draft={shown(draft)} is not possible for {name!r}: a draft model or head is not counted in the "
                 'budget of several models. Write draft="ngram", or load it by Engine.load.'
             )
         isolated = self._arguments.get("isolated", False)  # in memory, its states would end with its process
         options = {"states": states.on_disk() if isolated else states, **options}
-        self._options = options
-        self._settings = settings({key: value for key, value in options.items() if key != "draft"}, draft)
+        self._options = {**options, "draft": draft}
+        self._settings = settings(options, draft)
         self._planning = threading.Lock()
         self._planned: tuple[GgufFile, Plan, ProjectorFile | None] | None = None
         self._vectors = Size(0)

@@ -137,6 +137,23 @@ class BatchOptions(TurnOptions, total=False):
     quiet: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """What a batch is made of: `defaults` holds for rows without their own; the others are `BatchOptions`."""
+
+    defaults: Defaults
+    errors: str | Path | None = None
+    skip_bad: bool = False
+    retry_failed: bool = False
+    force: bool = False
+    group: bool = True
+    in_order: bool = False
+    quote_formulas: bool = False
+    in_flight: int = 16
+    on_progress: Callable[[Report], None] | None = None
+    quiet: bool = False
+
+
 @overload
 def run(rows: FrameT, out: None = None, *, llm: Model, **options: Unpack[BatchOptions]) -> FrameT: ...
 @overload
@@ -161,18 +178,19 @@ def run(rows: Any, out: Any = None, llm: Model | None = None, **options: Unpack[
     """
     if llm is None:
         raise RequestError("llm= is missing: give an engine (Engine.load(...)), or a function that loads one.")
+    settings = _checked(options)
     if out is not None:
-        return _ran(rows, out, llm, options)
+        return _ran(rows, out, llm, settings)
     if not is_frame(rows):
         raise RequestError("out= is missing: name the file for the answers. Only a data frame comes back as a frame.")
     for name in ("errors", "retry_failed", "force", "in_order", "quote_formulas"):
-        if options.get(name):
+        if getattr(settings, name):
             raise RequestError(f"{name}= is for batches that write a file: name one with out=, or leave it out.")
     if not rows.shape[0]:
-        return joined(rows, {name: [] for name in _added(_checked(options)).names})
+        return joined(rows, {name: [] for name in _added(settings.defaults).names})
     frames: list[Any] = []
     with _temporary_folder() as folder:
-        _ = _ran(rows, folder / "answers.jsonl", llm, options, lambda table: frames.append(table.joined(rows)))
+        _ = _ran(rows, folder / "answers.jsonl", llm, settings, lambda table: frames.append(table.joined(rows)))
     return frames[0]
 
 
@@ -195,16 +213,16 @@ def _ran(
     rows: RowsLike,
     out: str | Path,
     llm: Model,
-    options: BatchOptions,
+    settings: _Settings,
     deliver: Callable[[Table], None] | None = None,
 ) -> Report:
     """Run the batch; `deliver` gets the table of what was answered, in addition to a file."""
-    defaults = _checked(options)
+    defaults = settings.defaults
     added = _added(defaults)
-    screen = None if options.get("quiet") or options.get("on_progress") else screen_for(sys.stderr)
-    progress = _Progress(screen, options.get("on_progress"))
-    retry, in_order = options.get("retry_failed", False), options.get("in_order", False)
-    with Files(out, options.get("errors"), input_identity(rows)) as files, Source(rows) as source:
+    screen = None if settings.quiet or settings.on_progress else screen_for(sys.stderr)
+    progress = _Progress(screen, settings.on_progress)
+    retry, in_order = settings.retry_failed, settings.in_order
+    with Files(out, settings.errors, input_identity(rows)) as files, Source(rows) as source:
         if has_table := files.table is not None or deliver is not None:
             defaults = replace(defaults, added=added.names)
         if files.table is not None and files.table.suffix.lower() == ".parquet":
@@ -212,18 +230,18 @@ def _ran(
         if source.columns is not None:
             check_columns(source.name, source.columns, defaults)
         index = Index(source, defaults, several=isinstance(llm, Engines))
-        index.build(skip_bad=options.get("skip_bad", False))
+        index.build(skip_bad=settings.skip_bad)
         if has_table and index.kind == "openai":
             raise BatchInputError(f"{source.name} has OpenAI's rows, which make no table; name a .jsonl output.")
         engine = llm(index.plan()) if callable(llm) else llm
-        files.claim(_fingerprint(engine, defaults, index.plan()), index, force=options.get("force", False))
+        files.claim(_fingerprint(engine, defaults, index.plan()), index, force=settings.force)
         if removed := files.settle(index):
             progress.say(
                 f"Removed {removed} line{'' if removed == 1 else 's'} of rows that changed or succeeded since."
             )
         if retry:
             index.retry()
-        report = _computed(engine, files, index, progress, options)
+        report = _computed(engine, files, index, progress, settings)
         if not report.left and (report.ran or in_order):
             files.finish(index, report.done, report.failed, in_order=in_order)
         elif retry or deliver is not None:
@@ -231,7 +249,7 @@ def _ran(
         files.sync()
         table = Table(source, index, files, added)
         if (path := files.table) is not None and not report.left:
-            quotes = options.get("quote_formulas", False)
+            quotes = settings.quote_formulas
             files.write_table(lambda file: table.write(file, path, rows, quote_formulas=quotes))
         if deliver is not None:
             deliver(table)
@@ -246,32 +264,32 @@ def _added(defaults: Defaults) -> Added:
     return added_columns(defaults.options.get("response_format"), defaults.tools)
 
 
-def _checked(options: BatchOptions) -> Defaults:
-    """Returns what holds for rows without their own. Raises RequestError for an option that is not valid."""
+def _checked(options: BatchOptions) -> _Settings:
+    """Returns the options of a batch, checked. Raises RequestError for one that is not valid."""
     if "progress" in options:
         raise RequestError("progress= reports one turn; for a batch use on_progress=.")
-    if options.get("in_flight", 1) < 1:
-        raise RequestError(f"in_flight={options.get('in_flight')} is not valid; give 1 or more.")
     refuse_unknown(options, frozenset(BatchOptions.__annotations__))
     turn = {name: value for name, value in options.items() if name not in _OWN}
-    schema: Any = options.get("schema")
+    own: dict[str, Any] = {name: value for name, value in options.items() if name in _OWN}
+    schema: Any = own.pop("schema", None)
     if schema is not None:
         if turn.get("response_format") is not None:
             raise RequestError("Both schema= and response_format= are given; they say the same: leave one out.")
         is_schema = isinstance(schema, Mapping | bool)
         turn["response_format"] = JsonSchema(cast("Any", schema)) if is_schema else schema
-    example = checked_turn("?", options.get("tools"), turn)
-    prompt = column_prompt(options.get("prompt"), options.get("prompt_column"))
-    return Defaults(example.options, example.tools, options.get("system"), prompt)
+    example = checked_turn("?", own.pop("tools", None), turn)
+    prompt = column_prompt(own.pop("prompt", None), own.pop("prompt_column", None))
+    settings = _Settings(Defaults(example.options, example.tools, own.pop("system", None), prompt), **own)
+    if settings.in_flight < 1:
+        raise RequestError(f"in_flight={settings.in_flight} is not valid; give 1 or more.")
+    return settings
 
 
-def _computed(
-    llm: Engine | Engines, files: Files, index: Index, progress: "_Progress", options: BatchOptions
-) -> Report:
+def _computed(llm: Engine | Engines, files: Files, index: Index, progress: "_Progress", settings: _Settings) -> Report:
     """Run the work in threads until it is over; only this thread receives interrupts."""
     before = Report(index.plan().total, index.count("done"), index.count("failed"))
-    work = _Work(llm, index.work(group=options.get("group", True)), files.out, files.errors, before)
-    in_flight = min(options.get("in_flight", 16), max(1, before.left))
+    work = _Work(llm, index.work(group=settings.group), files.out, files.errors, before)
+    in_flight = min(settings.in_flight, max(1, before.left))
     synced = time.monotonic()
     with ThreadPoolExecutor(in_flight, thread_name_prefix="batch") as pool:
         try:

@@ -5,7 +5,7 @@ import base64
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from engine.openai.fields import EMBEDDINGS_FIELDS
 from engine.openai.parameters import Json
@@ -15,7 +15,8 @@ from engine.openai.streaming import EngineLike, ignored_fields
 from engine.runtime.stream.embed_queue import Vectors
 from engine.runtime.stream.pending import PendingVectors
 from engine.support.errors import EngineError
-from engine.turns.embedding import matrix
+from engine.turns.embedding import VectorSettings, matrix
+from engine.turns.options import EmbedOptions
 
 MOST_TEXTS = 2048
 """Of one request, as in OpenAI's API."""
@@ -55,7 +56,11 @@ class Embedding:
         """Ask for the vectors. Raises what `Embedder.start` raises."""
         given: Any = self.request.values["input"]
         one = isinstance(given, str) or isinstance(given[0], int)
-        return self.engine.embedder.start([given] if one else given, self.request.options)
+        return self.engine.embedder.start([given] if one else given, self._settings)
+
+    @property
+    def _settings(self) -> VectorSettings:
+        return VectorSettings.of(self.request.options, EmbedOptions)
 
     @contextmanager
     def problems(self) -> Generator[None]:
@@ -71,7 +76,7 @@ class Embedding:
 
     def whole(self, vectors: Vectors) -> Json:
         """Returns the response. Raises RequestError for more dimensions than there are."""
-        rows = [self._written(row) for row in matrix(vectors, cast("Any", self.request.options))]
+        rows = [self._written(row) for row in matrix(vectors, self._settings)]
         data = [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)]
         count = sum(vectors.tokens)
         usage = {"prompt_tokens": count, "total_tokens": count}

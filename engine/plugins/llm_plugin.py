@@ -116,9 +116,10 @@ def register_models(register: Any) -> None:
 
 def _arguments(prompt: llm.Prompt) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
     """Returns a prompt as messages, tools and options of `Engine.stream`."""
-    options: dict[str, Any] = cast("LocalOptions", prompt.options).model_dump(exclude_none=True, exclude=_OF_LOADING)
-    if (reasoning := options.get("reasoning")) in ("on", "off"):
-        options["reasoning"] = reasoning == "on"
+    given = cast("LocalOptions", prompt.options)
+    options: dict[str, Any] = given.model_dump(exclude_none=True, exclude=_OF_LOADING)
+    if given.reasoning in ("on", "off"):
+        options["reasoning"] = given.reasoning == "on"
     if schema := cast("dict[str, Any] | None", prompt.schema):  # llm makes one of a pydantic model
         options["response_format"] = JsonSchema(schema)
     tools = [

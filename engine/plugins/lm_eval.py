@@ -96,7 +96,7 @@ class EngineLM(LM):
     def _started(self, context: str, options: Mapping[str, Any]) -> Stream:
         until = options.get("until") or ()
         most = int(options.get("max_gen_toks", _TOKENS))
-        sampling = {name: options[name] for name in _SAMPLING if options.get(name) is not None}
+        sampling = {name: value for name, value in options.items() if name in _SAMPLING and value is not None}
         if not options.get("do_sample", sampling.get("temperature", 0) > 0):
             sampling = {"temperature": 0}
         ((before, _),) = self._llm.scorer.pairs(context, [[0]], special=self._special)

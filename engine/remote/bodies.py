@@ -6,6 +6,7 @@ samplers' names, `chat_template_kwargs`, `reasoning_effort`, `reasoning_content`
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, Unpack, cast
 
 from engine.support.errors import RequestError
@@ -54,6 +55,21 @@ class RequestOptions(SamplingOptions, total=False):
     extra: Mapping[str, Any] | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """`RequestOptions` beside those of sampling, with the default of each."""
+
+    model: str | None = None
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | Mapping[str, Any] | None = None
+    reasoning: Reasoning | None = None
+    reasoning_field: ReasoningField | None = "reasoning_content"
+    template_kwargs: Mapping[str, Any] | None = None
+    stream: bool = True
+    extra: Mapping[str, Any] | None = None
+
+
 def request(
     messages: MessagesLike,
     tools: Sequence[ToolLike] | None = None,
@@ -71,23 +87,23 @@ def request(
     servers would refuse the whole request. Raises RequestError for messages, tools or options that are not valid.
     """
     refuse_unknown(options, RequestOptions.__optional_keys__)
-    records = as_tools(tools)
-    reasoning, stream = options.get("reasoning"), options.get("stream", True)
+    own: dict[str, Any] = {name: value for name, value in options.items() if name not in SamplingParams.model_fields}
+    records, settings = as_tools(tools), _Settings(**own)
+    reasoning = settings.reasoning
     gate: dict[str, Any] = {"enable_thinking": reasoning} if isinstance(reasoning, bool) else {}
-    field = options.get("reasoning_field", "reasoning_content")
     body: dict[str, Any] = {
-        "model": options.get("model"),
-        "messages": [_message(message, field) for message in conversation_of(messages)],
+        "model": settings.model,
+        "messages": [_message(message, settings.reasoning_field) for message in conversation_of(messages)],
         "tools": [tool.model_copy(update={"returns": None}).openai() for tool in records] or None,
-        "tool_choice": _choice(options.get("tool_choice", "auto"), [tool.name for tool in records]),
-        "parallel_tool_calls": options.get("parallel_tool_calls") if records else None,
-        "response_format": _response_format(options.get("response_format")),
+        "tool_choice": _choice(settings.tool_choice, [tool.name for tool in records]),
+        "parallel_tool_calls": settings.parallel_tool_calls if records else None,
+        "response_format": _response_format(settings.response_format),
         "reasoning_effort": None if isinstance(reasoning, bool) else reasoning,
-        "chat_template_kwargs": {**gate, **(options.get("template_kwargs") or {})} or None,
-        "stream": stream,
-        "stream_options": {"include_usage": True} if stream else None,
+        "chat_template_kwargs": {**gate, **(settings.template_kwargs or {})} or None,
+        "stream": settings.stream,
+        "stream_options": {"include_usage": True} if settings.stream else None,
         **_sampling(sampling, options),
-        **(options.get("extra") or {}),
+        **(settings.extra or {}),
     }
     return {name: value for name, value in body.items() if value is not None}
 

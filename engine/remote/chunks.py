@@ -8,7 +8,7 @@ for the other spellings of reasoning and of usage.
 import math
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypedDict, Unpack, cast
+from typing import TypedDict, cast
 
 from engine.formats.families import REASONING_FIELDS, Family, Format, ReasoningSyntax, builtin_families
 from engine.formats.parsing import Parser
@@ -116,20 +116,26 @@ class TurnReader:
     """Takes the items of a stream, yields events, which `events` keeps; `close` ends the turn. `cancelled` is set from
     outside, and ends it at the next item."""
 
-    def __init__(self, **options: Unpack[ReadOptions]) -> None:
-        tools, family = options.get("tools"), options.get("family")
+    def __init__(
+        self,
+        tools: Sequence[ToolLike] | None = None,
+        choice: int = 0,
+        family: str | Family | Format | None = None,
+        in_reasoning: bool = False,
+        seconds: float | None = None,
+    ) -> None:
         records = None if tools is None else as_tools(tools)
         self.diagnostics = Diagnostics()
         self.events: list[Event] = []
         self.cancelled = False
-        self.seconds = _checked_seconds(options.get("seconds"))
+        self.seconds = _checked_seconds(seconds)
         self._pieces = 0
         self._wire = Wire(self.diagnostics)
-        self._choice = options.get("choice", 0)
+        self._choice = choice
         self._parts = Parts(None if records is None else {tool.name: tool for tool in records})
         self._calls = Calls(self._parts, self.diagnostics)
         format_ = _format_of(family)
-        opened = _opening(format_) if options.get("in_reasoning") else ""
+        opened = _opening(format_) if in_reasoning else ""
         parser = Parser(format_, opened, tools=records, id_salt=_salt())
         self._inline = Inline(self._parts, parser, only_at_start=family is None)
         self._reasoning_field = ""

@@ -1,6 +1,6 @@
 """Vectors and ranks of texts: the prompts that models want, tokens, and numbers made of what the thread returns."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
@@ -16,7 +16,7 @@ from engine.runtime.stream.service import Service
 from engine.support.deadlines import check_time
 from engine.support.errors import RequestError
 from engine.support.printed import Printed
-from engine.turns.options import EmbedOptions, RerankOptions, checked
+from engine.turns.options import checked
 from engine.types.prompt import Piece
 
 if TYPE_CHECKING:
@@ -58,6 +58,25 @@ class VectorFacts:
         return f"{size}; before a query {self.query!r}, before a document {self.document!r}"
 
 
+@dataclass(frozen=True, slots=True)
+class VectorSettings:
+    """`EmbedOptions` or `RerankOptions`, checked, with the default of each option."""
+
+    input_type: Literal["query", "document"] | None = None
+    prefix: str | None = None
+    dimensions: int | None = None
+    top_n: int | None = None
+    template: str | None = None
+    normalize: bool = True
+    truncate: bool = False
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], kind: type[Mapping[str, Any]]) -> Self:
+        """Returns the options. Raises RequestError for one that is not of this kind, and for a value that is not
+        valid."""
+        return cls(**checked(options, kind))
+
+
 class _Pairs(NamedTuple):
     """Texts as tokens; a text that is cut keeps its first `head` and its last `tail`."""
 
@@ -97,12 +116,11 @@ class Embedder:
         query, document = self._prefixes or (None, None)
         return VectorFacts(info.pooling, info.size, info.longest, self._service.info.positions, query, document)
 
-    def start(self, texts: str | Iterable[str | Sequence[int]], options: EmbedOptions) -> PendingVectors:
-        """Ask for the vectors of texts; tokens in place of a text are used unchanged. Raises RequestError for texts and
-        options that are not valid."""
+    def start(self, texts: str | Iterable[str | Sequence[int]], settings: VectorSettings) -> PendingVectors:
+        """Ask for the vectors of texts; tokens in place of a text are used unchanged. Raises RequestError for texts
+        that are not valid."""
         self._service.check_open()
-        checked(options, EmbedOptions)
-        prefix, vocab = self._prefix(options), self._service.vocab
+        prefix, vocab = self._prefix(settings), self._service.vocab
         several = [texts] if isinstance(texts, str) else _listed(texts, "embed")
         tokens: list[tuple[int, ...]] = []
         for index, text in enumerate(several):
@@ -115,10 +133,10 @@ class Embedder:
                 raise RequestError(
                     f"Text {index} is empty, and this model's vocabulary adds no tokens to it; leave it out."
                 )
-        return self._service.embed(tokens, len(vocab.closing), truncate=options.get("truncate", False), ranks=False)
+        return self._service.embed(tokens, len(vocab.closing), truncate=settings.truncate, ranks=False)
 
-    def _prefix(self, options: EmbedOptions) -> str:
-        kind, prefix = options.get("input_type"), options.get("prefix")
+    def _prefix(self, settings: VectorSettings) -> str:
+        kind, prefix = settings.input_type, settings.prefix
         if prefix is not None:
             if kind is not None:
                 raise RequestError("Both input_type and prefix say what stands before a text; pass one of them.")
@@ -132,16 +150,13 @@ class Embedder:
             )
         return self._prefixes.query if kind == "query" else self._prefixes.document
 
-    def start_rank(self, query: str, documents: Iterable[str], options: RerankOptions) -> PendingVectors:
-        """Ask for the scores of documents. Raises RequestError for texts and options that are not valid."""
+    def start_rank(self, query: str, documents: Iterable[str], settings: VectorSettings) -> PendingVectors:
+        """Ask for the scores of documents. Raises RequestError for texts that are not valid."""
         self._service.check_open()
-        checked(options, RerankOptions)
         if not isinstance(cast("object", query), str):
             raise RequestError(f"The query of rerank() is a text; this is a {type(query).__name__}.")
-        pairs = self._pairs(query, _listed(documents, "rerank"), options.get("template") or self._template)
-        return self._service.embed(
-            pairs.texts, pairs.tail, pairs.head, truncate=options.get("truncate", False), ranks=True
-        )
+        pairs = self._pairs(query, _listed(documents, "rerank"), settings.template or self._template)
+        return self._service.embed(pairs.texts, pairs.tail, pairs.head, truncate=settings.truncate, ranks=True)
 
     def _pairs(self, query: str, documents: Sequence[str], template: str | None) -> _Pairs:
         """Returns each document with the query: in the model's own template, else with its vocabulary's separators."""
@@ -181,17 +196,17 @@ def _listed(texts: Iterable[Text], what: str) -> list[Text]:
     return several
 
 
-def matrix(vectors: Vectors, options: EmbedOptions, *, one: bool = False) -> "NDArray[Any]":
+def matrix(vectors: Vectors, settings: VectorSettings, *, one: bool = False) -> "NDArray[Any]":
     """Returns the vectors, shape (texts, numbers), float32, or only the first: their first `dimensions`, of length 1
     unless `normalize` is False. Raises RequestError for more dimensions than there are."""
     import numpy as np
 
     numbers = np.frombuffer(vectors.data, dtype="<f4").reshape(-1, vectors.size).astype(np.float32)
-    if (dimensions := options.get("dimensions")) is not None:
+    if (dimensions := settings.dimensions) is not None:
         if dimensions > vectors.size:
             raise RequestError(f"dimensions={dimensions} is more than this model's vectors have: {vectors.size}.")
         numbers = numbers[:, :dimensions].copy()
-    if options.get("normalize", True):
+    if settings.normalize:
         lengths = np.linalg.norm(numbers, axis=1, keepdims=True)
         numbers /= np.where(lengths == 0, 1, lengths)
     return numbers[0] if one else numbers
@@ -206,7 +221,7 @@ def numpy_file(numbers: "NDArray[Any]") -> bytes:
     return file.getvalue()
 
 
-def ranking(vectors: Vectors, options: RerankOptions) -> list[Ranked]:
+def ranking(vectors: Vectors, settings: VectorSettings) -> list[Ranked]:
     """Returns the documents, the best first, `top_n` at most. Raises RequestError for a classifier of other classes."""
     import numpy as np
 
@@ -215,14 +230,14 @@ def ranking(vectors: Vectors, options: RerankOptions) -> list[Ranked]:
     if vectors.size > 1 and "yes" not in vectors.labels:
         names = ", ".join(filter(None, vectors.labels)) or f"{vectors.size} without names"
         raise RequestError(f"This classifier has several classes ({names}), so it does not rank; load a reranker.")
-    if vectors.size > 1 and options.get("normalize", True) and not np.allclose(numbers.sum(axis=1), 1, atol=1e-3):
+    if vectors.size > 1 and settings.normalize and not np.allclose(numbers.sum(axis=1), 1, atol=1e-3):
         numbers = np.exp(numbers - numbers.max(axis=1, keepdims=True))  # llama.cpp makes probabilities for Qwen3 only
         numbers /= numbers.sum(axis=1, keepdims=True)
     scores = [float(score) for score in numbers[:, column]]
-    if vectors.size == 1 and options.get("normalize", True):
+    if vectors.size == 1 and settings.normalize:
         scores = [_logistic(score) for score in scores]
     best = sorted((Ranked(index, score) for index, score in enumerate(scores)), key=lambda each: -each.score)
-    return best[: options.get("top_n")]
+    return best[: settings.top_n]
 
 
 def _logistic(value: float) -> float:

@@ -36,7 +36,22 @@ _OF_REPOSITORY = {
 }
 """Keys of a generation_config.json (transformers' GenerationConfig), and our names."""
 _CALLER, _ENGINE = "the caller", "Engine.load"
-_FILTERS = frozenset(
+DRAWING = frozenset(
+    {
+        "temperature",
+        "repeat_penalty",
+        "frequency_penalty",
+        "presence_penalty",
+        "penalty_last_n",
+        "dry_multiplier",
+        "dry_base",
+        "dry_allowed_length",
+        "dry_last_n",
+        "seed",
+    }
+)
+"""Numbers that say how a token is drawn, at temperature 0 too."""
+FILTERS = frozenset(
     {
         "dynatemp_range",
         "dynatemp_exponent",
@@ -49,9 +64,9 @@ _FILTERS = frozenset(
         "xtc_threshold",
     }
 )
-_NONE = frozenset[str]()
-_UNTOLD = frozenset({"logprobs", "max_tokens", "min_tokens", "ignore_eos", "repetition_limit"})
-"""Numbers that say nothing of how a token is drawn."""
+"""Those that say it at other temperatures only."""
+NOT_OF_DRAWING = frozenset({"logprobs", "max_tokens", "min_tokens", "ignore_eos", "repetition_limit"})
+"""Numbers and switches that say nothing of how a token is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +90,11 @@ class SamplingDefaults:
         """Returns the same of one turn: what its tokens are drawn with. Filters are left out where nothing is filtered:
         at temperature 0."""
         sampling = settings.sampling
-        unused = _FILTERS if sampling.temperature == 0 else _NONE
+        of_drawing = DRAWING if sampling.temperature == 0 else DRAWING | FILTERS
         told: list[tuple[str, float, str]] = []
         for name in SamplingParams.model_fields:
             value: object = getattr(sampling, name) if name in sampling.model_fields_set else None
-            if isinstance(value, int | float) and name not in unused and name not in _UNTOLD:
+            if isinstance(value, int | float) and name in of_drawing:
                 told.append((name, value, _CALLER if name in settings.given else self.sources.get(name, _ENGINE)))
         return _grouped(told)
 

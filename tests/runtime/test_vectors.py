@@ -13,6 +13,7 @@ from engine.formats.families.embedding import prefixes
 from engine.runtime.stream.embed_queue import Embed, VectorInfo, VectorQueue, Vectors
 from engine.support.errors import DecodeError, EngineError, QueueFullError, RequestError
 from engine.testing.scripted import ScriptedBackend
+from engine.turns.embedding import VectorSettings
 
 INFO = VectorInfo("mean", 1, longest=8, rows=8, sequences=3)
 
@@ -210,7 +211,7 @@ def test_vectors_and_scores_count_among_the_requests_that_may_wait(backend: Scri
     with Engine(backend, ChatTemplate(None, family="qwen3"), options=LoopOptions(max_waiting=0)) as llm:
         hold = threading.Event()
         backend.vectors().embed = lambda texts: (hold.wait(10), [b"\0" * 256 for _ in texts])[1]  # type: ignore[method-assign]
-        pending = [llm.embedder.start("a", {}) for _ in range(4)]
+        pending = [llm.embedder.start("a", VectorSettings()) for _ in range(4)]
         with pytest.raises(QueueFullError):
             llm.embed("b")
         hold.set()
@@ -253,7 +254,7 @@ def test_tokens_that_are_none_are_refused_before_the_engines_thread(llm: Engine,
 
 
 def test_a_result_can_be_asked_for_twice(llm: Engine) -> None:
-    pending = llm.embedder.start("a", {})
+    pending = llm.embedder.start("a", VectorSettings())
     assert pending.result() == pending.result()
 
 

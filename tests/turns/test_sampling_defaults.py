@@ -5,7 +5,7 @@ import logging
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import gguf
 import pytest
@@ -17,7 +17,15 @@ from engine import ChatTemplate, Engine, ModelLoadError
 from engine.support.packaged import PACKAGED, Packaged
 from engine.testing import ScriptedBackend
 from engine.turns.options import sampling_params
-from engine.turns.sampling_defaults import LLAMA_CPP, SamplingDefaults, sampling_defaults
+from engine.turns.sampling_defaults import (
+    DRAWING,
+    FILTERS,
+    LLAMA_CPP,
+    NOT_OF_DRAWING,
+    SamplingDefaults,
+    sampling_defaults,
+)
+from engine.types.sampling import SamplingParams
 
 PLAIN = (
     "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
@@ -165,3 +173,16 @@ def test_a_packaged_model_is_loaded_by_its_name_or_told_how(monkeypatch: pytest.
     (package / "tiny").write_bytes(b"a file of that name is a file")
     with pytest.raises(ModelLoadError, match="GGUF"):
         Engine.load("tiny", preflight=False)
+
+
+def test_every_number_of_drawing_is_told() -> None:
+    """A new option of sampling is in one of three sets: else a turn would not tell that it was drawn with it."""
+    numbers = {
+        name
+        for name, field in SamplingParams.model_fields.items()
+        if {int, float, bool} & {field.annotation, *get_args(field.annotation)}
+    } | {"repetition_limit"}  # a literal or a number
+    sets = (DRAWING, FILTERS, NOT_OF_DRAWING)
+    missing = numbers - frozenset().union(*sets)
+    assert not missing, f"{sorted(missing)}: in engine/turns/sampling_defaults.py, say whether tokens are drawn with it"
+    assert sum(map(len, sets)) == len(numbers), "in one of them"

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias, cast, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -112,8 +113,34 @@ def _by_schema(schema: object, refusal: Refusal) -> Response:
 
 
 def _by_type(kind: Any, refusal: Refusal) -> Response:
+    """Returns the record for a type, made once: in a program there are few, and no text of a stranger is one."""
+    if _is_type(kind) and _has_hash(kind):
+        return _of_known_type(kind, repr(kind), refusal)
+    return _of_type(kind, refusal)
+
+
+def _is_type(kind: object) -> bool:
+    return isinstance(kind, type) or get_origin(kind) is not None
+
+
+def _has_hash(kind: object) -> bool:
+    """Whether all within a type has a hash, also what is in its `Annotated`."""
     try:
-        if not (isinstance(kind, type) or get_origin(kind) is not None):
+        hash(kind)
+    except TypeError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=64)
+def _of_known_type(kind: Any, _written: str, refusal: Refusal) -> Response:
+    """`_of_type`, remembered. `_written` tells types apart that are equal: `int | str` and `str | int`."""
+    return _of_type(kind, refusal)
+
+
+def _of_type(kind: Any, refusal: Refusal) -> Response:
+    try:
+        if not _is_type(kind):
             raise TypeError("it is not a type")
         adapter: TypeAdapter[Any] = TypeAdapter(kind)
         schema, name = adapter.json_schema(schema_generator=TypeSchema), str(getattr(kind, "__name__", "the type"))

@@ -423,3 +423,33 @@ def test_a_plain_json_schema_is_one(schema: dict[str, Any]) -> None:
     for wrong in ({"type": "json"}, {"type": ["object"]}, {"a": 1}):
         with pytest.raises(RequestError, match=r"JsonSchema\(\{"):
             response_of(wrong, matcher)
+
+
+def test_what_a_type_needs_is_worked_out_once() -> None:
+    class Point(BaseModel):
+        x: int
+
+    first = response_of(Point, matcher)
+    assert response_of(Point, matcher) is first
+    assert response_of(list[Point], matcher) is response_of(list[Point], matcher), "written anew at each call"
+
+    class Other(Point):
+        y: int
+
+    Other.__name__, Other.__qualname__ = Point.__name__, Point.__qualname__  # as a cell of a notebook, run again
+    again = response_of(Other, matcher)
+    assert again is not None
+    assert again.schema is not None
+    assert set(again.schema["properties"]) == {"x", "y"}
+    no_hash = Annotated[int, ["a list has no hash"]]
+    assert response_of(no_hash, matcher) is not None
+
+
+def test_types_that_python_calls_equal_keep_their_own_schema() -> None:
+    pairs = [(int | str, str | int), (list[int | str], list[str | int])]
+    for one, other in pairs:
+        assert one == other
+        first, second = response_of(one, matcher), response_of(other, matcher)
+        assert first is not None
+        assert second is not None
+        assert first.schema != second.schema

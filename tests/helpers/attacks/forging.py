@@ -28,7 +28,7 @@ from engine.llama.lifetime import Shared
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.cache.control_tokens import ControlTokens
 from engine.support.errors import EngineError, RequestError, TemplateError
-from engine.turns.embedding import Embedder
+from engine.turns.embedding import Embedder, VectorSettings
 from engine.turns.raw import infill_prompt
 from engine.turns.scoring import Scorer
 from engine.types.media import Image, Media
@@ -487,10 +487,10 @@ class TextProbe:
         embedder = Embedder(service, (), None)
         template = f"{around[0]}{{document}}{around[1]} {{query}}{around[0]}"
         calls: dict[str, Callable[[], object]] = {
-            "embed": lambda: embedder.start([one, other], {}),
-            "embed, prefix": lambda: embedder.start([other], {"prefix": one}),
-            "rerank": lambda: embedder.start_rank(one, [other, one], {}),
-            "rerank, template": lambda: embedder.start_rank(other, [other, one], {"template": template}),
+            "embed": lambda: embedder.start([one, other], VectorSettings()),
+            "embed, prefix": lambda: embedder.start([other], VectorSettings(prefix=one)),
+            "rerank": lambda: embedder.start_rank(one, [other, one], VectorSettings()),
+            "rerank, template": lambda: embedder.start_rank(other, [other, one], VectorSettings(template=template)),
         }
         for place, call in calls.items():
             service.asked.clear()
