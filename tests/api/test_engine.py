@@ -305,7 +305,7 @@ def test_every_sampling_parameter_is_an_option() -> None:
         field.name for record in (ModelOptions, ContextOptions, MediaOptions, LoopOptions) for field in fields(record)
     }
     declared -= {field.name for field in fields(LlamaOptions)}
-    by_the_engine = {"n_ubatch", "outputs_per_sequence", "use_extra_bufts"}
+    by_the_engine = {"amx", "n_ubatch", "outputs_per_sequence", "use_extra_bufts"}
     assert declared - {"n_ctx", "n_gpu_layers"} - by_the_engine == LoadOptions.__optional_keys__ - {"llama"}
 
 
