@@ -24,10 +24,11 @@ def get_weather(city: str) -> str:
     return f"{city}: sunny"
 
 
-def is_record(kind: type) -> bool:
-    if not kind.__module__.startswith("engine.") or kind.__module__.startswith(("engine.testing", InOrder.__module__)):
+def is_record(kind: Any) -> bool:
+    room: str = kind.__module__
+    if not room.startswith("engine.") or room.startswith(("engine.testing", InOrder.__module__)):
         return False
-    return is_dataclass(kind) or issubclass(kind, BaseModel) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+    return is_dataclass(kind) or issubclass(kind, BaseModel) or hasattr(kind, "_fields")
 
 
 def records(llm: Engine, **options: Any) -> set[str]:
