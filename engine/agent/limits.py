@@ -95,7 +95,8 @@ class RunOptions:
         names = [tool.name for tool in tools]
         if unknown := [name for name in self.stop_on if name not in names]:
             raise RequestError(
-                f"stop_on names {unknown[0]!r}, but there is no such tool. The tools are: {', '.join(names) or 'none'}."
+                f"stop_on names {shown(unknown[0])}, but there is no such tool. The tools are: "
+                f"{', '.join(names) or 'none'}."
             )
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from engine.runtime.stream.stream import Stream
 from engine.support.display import short, table_html
-from engine.support.errors import EngineError, QueueFullError, RequestError
+from engine.support.errors import EngineError, QueueFullError, RequestError, shown
 from engine.support.offloop import belongs_to_call
 from engine.types.completion import Completion
 from engine.types.messages import Message, MessagesLike
@@ -139,7 +139,7 @@ def several(prompt: Prompts, n: int | None) -> list[Any] | None:
 def check_rows(rows: Sequence[Row], on_error: object) -> None:
     """Raise RequestError if `rows` is not a list of conversations."""
     if on_error not in ("raise", "return"):
-        raise RequestError(f'on_error={on_error!r} is not valid: it is "raise" or "return".')
+        raise RequestError(f'on_error={shown(on_error)} is not valid: it is "raise" or "return".')
     given = cast("object", rows)
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise RequestError("generate() takes a list of conversations; put this one in a list, or use chat().")

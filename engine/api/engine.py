@@ -22,7 +22,7 @@ from engine.support.display import page_markdown, table_html, visible
 from engine.support.errors import EngineError, MissingTemplateError, NotCopied, RequestError
 from engine.support.guided import Guided, GuidedClass
 from engine.support.offloop import off_loop, off_loop_or_undo
-from engine.support.reload import tell_open
+from engine.support.reload import remember, tell_open
 from engine.tools import RunTool, Toolbox, ToolLike
 from engine.turns.conversation import Conversation
 from engine.turns.embedding import Embedder, Ranked, VectorSettings, matrix, ranking
@@ -115,6 +115,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         except BaseException:
             self.close()
             raise
+        remember(self)
 
     def _hold(
         self,
@@ -171,7 +172,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         - `revision`: a branch, tag or commit on the Hub. Default: the newest.
         - `n_ctx`: the most tokens that one conversation may hold, answers included. Default: 8,192 or the training
           length, or what fits into memory.
-        - `n_sequences`: how many conversations are decoded at once, each with a buffer of `n_ctx`. Default: at most 4.
+        - `n_sequences`: how many conversations are decoded at once, from one pool. Default: 4, or what fits.
         - `n_gpu_layers`: layers to offload, -1 for all. Default: as many as fit into the devices' free memory.
         - `type_k`, `type_v`: precision of the KV cache; "q8_0" takes half of the memory. Default: "f16".
         - `seed`: of every turn that gives none. Default: random.
@@ -280,8 +281,8 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         - `tools`: functions with type hints that the model may call (`run` also runs them). Default: none.
         - `response_format`: what the answer must be: a type, whose value is then `.parsed`; `Choice(["yes", "no"])`,
           `JsonSchema({...})`, `Regex(...)`. Default: any text.
-        - `temperature`: 0 takes the likeliest token each time. Default: the family's, or 1.
-        - `top_k`, `top_p`, `min_p`: which unlikely tokens are never drawn. Default: the family's, or off.
+        - `temperature`: 0 takes the likeliest token each time. Default: `llm.sampling`.
+        - `top_k`, `top_p`, `min_p`: which unlikely tokens are never drawn. Default: `llm.sampling`.
         - `seed`: of the random draws. Default: the engine's, or random.
         - `max_tokens`: the most tokens, reasoning included. Default: up to the end of the context.
         - `stop`: texts that end the answer where they occur. Default: none.
@@ -599,7 +600,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         - `max_steps`: the most turns. Default: 8.
         - `max_total_tokens`: no turn begins after this many tokens. Default: no limit.
         - `tool_timeout`: seconds that one call may take. Default: no limit.
-        - `max_parallel_tools`: how many calls of one turn run at once. Default: async tools all, others one by one.
+        - `max_parallel_tools`: how many calls of one turn run at once. Default: async tools all, others 1.
         - `approve`: called with each `ToolCall` before it runs; returns True, or False or a reason not to. Default: all
           calls run.
         - `stop_on`: names of tools that end the run. Default: none.

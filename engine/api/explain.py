@@ -5,7 +5,7 @@ an output is parsed.
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, Literal, TypeAlias, cast
@@ -17,6 +17,7 @@ from engine.formats.template.markers import overlaps
 from engine.formats.template.prompt import prefix_of
 from engine.runtime.loop.backend import Vocab
 from engine.support.display import counted, fenced, preformatted, section_html, table_html, visible
+from engine.support.errors import RequestError, shown
 from engine.turns.explain_input import ExplainInput
 from engine.types.completion import Completion
 from engine.types.constraint import Constraint, Holds
@@ -299,7 +300,11 @@ def _why(where: Where, tail: str, seed: Sequence[Classified], format_: Format) -
 
 def _pieces(template: ChatTemplate, output: str | Sequence[Piece] | None) -> Sequence[Piece] | None:
     """Returns the output as pieces; in a string, the family's control markers count as tokens."""
-    return prefix_of([Piece(output, True)], 0, template.format.control) if isinstance(output, str) else output
+    if isinstance(output, str):
+        return prefix_of([Piece(output, True)], 0, template.format.control)
+    if output is not None and not all(isinstance(each, Piece) for each in cast("Iterable[object]", output)):
+        raise RequestError(f"output={shown(output)} is not valid; give a text, or the pieces of a Prompt.")
+    return output
 
 
 def _read(

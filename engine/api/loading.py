@@ -47,6 +47,7 @@ from engine.support.errors import (
     shown,
 )
 from engine.support.packaged import packaged
+from engine.support.reload import held_by_open
 from engine.turns.options import AUTO, HEAD_TOKENS, MTP, NGRAM, LoadOptions, Settings, check_arguments, settings
 from engine.turns.sampling_defaults import SamplingDefaults, sampling_defaults
 from engine.types.media import prepare_decoding
@@ -222,10 +223,11 @@ def planned(
     try:
         return plan(file, options.model, context, machine, draft=draft)
     except (ModelLoadError, ContextOverflowError) as error:
-        if projector is None:
-            raise
-        more = f"Besides, the projector is counted, {projector.memory_text}: a smaller media_cache_mib"
-        raise type(error)(f"{error} {more} or image_max_tokens lowers that.") from error
+        more = held_by_open(file.path)
+        if projector is not None:
+            more += f" The projector is counted, {projector.memory_text}: a smaller media_cache_mib or "
+            more += "image_max_tokens lowers that."
+        raise type(error)(f"{error}{more}") from error
 
 
 def planned_vectors(file: GgufFile, loaded: Plan, machine: Machine) -> Need:
@@ -441,7 +443,8 @@ def located(model: object, revision: str | None, memory: Callable[[], int | None
         path = _data.builtin_model()
     elif not isinstance(model, str | Path):
         raise RequestError(
-            f"model={model!r} must be the path of a .gguf file, as text or a Path, or a model on the Hugging Face Hub, "
+            f"model={shown(model)} must be the path of a .gguf file, as text or a Path, or a model on the Hugging Face "
+            "Hub, "
             'such as "owner/repo:Q4_K_M"; None is the built-in.'
         )
     elif not str(model) or model == Path():
@@ -453,7 +456,7 @@ def located(model: object, revision: str | None, memory: Callable[[], int | None
 
         return hub.located(str(model), revision, memory)
     if revision is not None:
-        raise RequestError(f"revision={revision!r} is for models on the Hub, but {path} is a file; leave it out.")
+        raise RequestError(f"revision={shown(revision)} is for models on the Hub, but {path} is a file; leave it out.")
     return path
 
 

@@ -14,7 +14,7 @@ from engine.openai.request import Request
 from engine.openai.response_items import messages_of, stored_items
 from engine.openai.responses import ResponsesAnswer, read_responses
 from engine.runtime.guidance import matcher
-from engine.support.errors import EngineError, RequestError
+from engine.support.errors import EngineError, RequestError, shown
 from engine.tools import ToolLike, as_tools
 from engine.turns.options import TurnOptions, turn_settings
 from engine.types.answer_formats import ResponseFormat
@@ -97,7 +97,7 @@ def read_body(
     naming the field, for what is not valid and for what this engine cannot do.
     """
     if url not in (_CHAT, _RESPONSES):
-        raise RequestError(f'"url" is {url!r}; it must be one of {", ".join(ENDPOINTS)}.')
+        raise RequestError(f'"url" is {shown(url)}; it must be one of {", ".join(ENDPOINTS)}.')
     records = as_tools(tools) if body.get("tools") is None else ()
     fields = _without_nulls(body)
     if records:

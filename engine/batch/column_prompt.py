@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from engine.support.errors import RequestError, did_you_mean
+from engine.support.errors import RequestError, did_you_mean, shown
 
 _PARTS = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
@@ -34,7 +34,7 @@ class ColumnPrompt:
             if name not in names:
                 listed = f"the columns are {', '.join(names) or 'none'}"
                 hint = did_you_mean(name, names, "").capitalize()
-                raise RequestError(f"The prompt names a column {name!r}; {listed:.1000}. {hint}".rstrip())
+                raise RequestError(f"The prompt names a column {shown(name)}; {listed:.1000}. {hint}".rstrip())
 
     def fill(self, row: Mapping[str, Any]) -> str:
         """Returns the prompt of a row. Raises RequestError if a column is not there, or null."""
@@ -49,7 +49,7 @@ def column_prompt(text: object, column: object) -> ColumnPrompt | None:
     for one that is not valid."""
     for option, value in (("prompt", text), ("prompt_column", column)):
         if value is not None and not isinstance(value, str):
-            raise RequestError(f"{option}={value!r:.80} is not valid; give a text.")
+            raise RequestError(f"{option}={shown(value)} is not valid; give a text.")
     if text is not None and column is not None:
         raise RequestError("Both prompt= and prompt_column= are given; a prompt can name the column: {name}.")
     if column is not None:

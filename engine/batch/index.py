@@ -65,8 +65,8 @@ class Index:
                 self.kind = row.kind
                 self._vectors += isinstance(row.request, Texts)
                 self._add(number, offset, row.key, row.name, sort_key(row.request), row.request.model)
-        if problems and not skip_bad:
-            raise BatchInputError(_list_of(self._source.name, self._valid.count(0), problems))
+        if problems and not (skip_bad and any(self._valid)):
+            raise BatchInputError(_list_of(self._source.name, self._valid.count(0), len(self._valid), problems))
         if not self._valid:
             raise BatchInputError(f"{self._source.name} has no rows.")
 
@@ -187,10 +187,11 @@ def _name_digest(name: str) -> bytes:
     return digest(b"name " + name.encode(errors="surrogatepass"))
 
 
-def _list_of(name: str, bad: int, problems: list[str]) -> str:
+def _list_of(name: str, bad: int, total: int, problems: list[str]) -> str:
     more = f"\n  ... and {bad - len(problems)} more" if bad > len(problems) else ""
     return (
         f"{bad} row{'' if bad == 1 else 's'} of {name} cannot be run, so nothing was computed:\n  "
         + "\n  ".join(problems)
-        + f"{more}\nCorrect them, or pass skip_bad=True (--skip-bad) to write them to the error file."
+        + f"{more}\nCorrect them"
+        + (", or pass skip_bad=True (--skip-bad) to write them to the error file." if bad < total else ".")
     )

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -33,7 +33,14 @@ from engine.openai.embeddings import Embedding
 from engine.openai.streaming import no_efforts, without_effort
 from engine.runtime.stream.service import Stream
 from engine.support.display import counted
-from engine.support.errors import BatchInputError, EngineError, MissingTemplateError, QueueFullError, RequestError
+from engine.support.errors import (
+    BatchInputError,
+    EngineError,
+    MissingTemplateError,
+    QueueFullError,
+    RequestError,
+    shown,
+)
 from engine.support.printed import Printed
 from engine.support.screens import Screen, duration_text, screen_for
 from engine.tools import ToolLike, as_tools
@@ -51,6 +58,7 @@ FrameT = TypeVar("FrameT", bound=Frame)
 
 Loader: TypeAlias = Callable[[Plan], Engine]
 Model: TypeAlias = Engine | Engines | Loader
+Named: TypeAlias = Model | str | Path
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -155,10 +163,10 @@ class _Settings:
 
 
 @overload
-def run(rows: FrameT, out: None = None, *, llm: Model, **options: Unpack[BatchOptions]) -> FrameT: ...
+def run(rows: FrameT, out: None = None, *, llm: Named, **options: Unpack[BatchOptions]) -> FrameT: ...
 @overload
-def run(rows: RowsLike, out: str | Path, llm: Model, **options: Unpack[BatchOptions]) -> Report: ...
-def run(rows: Any, out: Any = None, llm: Model | None = None, **options: Unpack[BatchOptions]) -> Any:
+def run(rows: RowsLike, out: str | Path, llm: Named, **options: Unpack[BatchOptions]) -> Report: ...
+def run(rows: Any, out: Any = None, llm: Named | None = None, **options: Unpack[BatchOptions]) -> Any:
     """Compute every row that `out` does not have yet, and append it there; the same call resumes a batch that died.
 
     rows: a CSV, Parquet or JSONL file, by its ending, "-" for standard input, an iterable of dictionaries, or a data
@@ -167,19 +175,25 @@ def run(rows: Any, out: Any = None, llm: Model | None = None, **options: Unpack[
     beside it. Without `out` rows are a frame, and a frame of its library comes back, with columns added; nothing else
     is kept, so nothing can be resumed.
 
-    llm: an engine, or a function that loads one, which is called once the rows are known to be valid; or several
-    models, of which each row's body names its own: the rows of one model are computed together, and each model that is
-    named is loaded once before, to see whether it is still the same.
+    llm: an engine; or a path or name, as `Engine.load` takes it, or a function that loads one, both once the rows are
+    known to be valid; or several models, of which each row's body names its own: the rows of one model are computed
+    together, and each model that is named is loaded once before, to see whether it is still the same.
 
     After the first KeyboardInterrupt the rows under way are finished, a second one stops at once; both return the
     report, with `interrupted`, or the frame, whose other rows say so. Raises BatchInputError for rows that are not
     valid, DiskFullError, RequestError for another job's or another process's files and for answered rows that have
     changed, and the error that stops the engine.
     """
-    if llm is None:
-        raise RequestError("llm= is missing: give an engine (Engine.load(...)), or a function that loads one.")
+    if isinstance(llm, str | Path):
+        with _loaded_later(llm) as load:
+            return run(rows, out, load, **options)
+    if not isinstance(llm, Engine | Engines) and not callable(llm):
+        what = "is missing" if llm is None else f"is {shown(llm)}"
+        raise RequestError(f"llm= {what}: give an engine, what Engine.load takes, or a function that loads one.")
     settings = _checked(options)
     if out is not None:
+        if not isinstance(out, str | Path):
+            raise RequestError(f"out={shown(out)} is not the path of a file: write batch.run(rows, out, llm).")
         return _ran(rows, out, llm, settings)
     if not is_frame(rows):
         raise RequestError("out= is missing: name the file for the answers. Only a data frame comes back as a frame.")
@@ -192,6 +206,13 @@ def run(rows: Any, out: Any = None, llm: Model | None = None, **options: Unpack[
     with _temporary_folder() as folder:
         _ = _ran(rows, folder / "answers.jsonl", llm, settings, lambda table: frames.append(table.joined(rows)))
     return frames[0]
+
+
+@contextmanager
+def _loaded_later(name: str | Path) -> Generator[Loader]:
+    """Yields what loads a model by its path or name, once the rows are known to be valid; it is closed at the end."""
+    with ExitStack() as loaded:
+        yield lambda _: loaded.enter_context(Engine.load(name))
 
 
 @contextmanager
@@ -233,7 +254,7 @@ def _ran(
         index.build(skip_bad=settings.skip_bad)
         if has_table and index.kind == "openai":
             raise BatchInputError(f"{source.name} has OpenAI's rows, which make no table; name a .jsonl output.")
-        engine = llm(index.plan()) if callable(llm) else llm
+        engine = llm if isinstance(llm, Engine | Engines) else llm(index.plan())
         files.claim(_fingerprint(engine, defaults, index.plan()), index, force=settings.force)
         if removed := files.settle(index):
             progress.say(
@@ -403,7 +424,7 @@ class _Work:
         if not isinstance(self._llm, Engines):
             return self._name, self._llm
         if named is None or named not in self._llm:
-            raise RequestError(f"model is {named!r}; the models here are {', '.join(map(repr, self._llm))}.")
+            raise RequestError(f"model is {shown(named)}; the models here are {', '.join(map(repr, self._llm))}.")
         return named, self._llm[named]
 
     def _turn(self, row: Row, turn: Turn, model: tuple[str, Engine]) -> _Answered | None:

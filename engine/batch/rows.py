@@ -25,6 +25,7 @@ from engine.support.errors import (
     EngineError,
     RequestError,
     TemplateError,
+    shown,
 )
 from engine.tools import ToolLike, refuse_constant
 from engine.types.completion import Completion
@@ -133,6 +134,8 @@ def digest(data: bytes) -> bytes:
 def _object(raw: bytes) -> Json:
     try:
         value: object = json.loads(raw.decode("utf-8-sig"), parse_constant=refuse_constant)
+    except UnicodeDecodeError as error:
+        raise RequestError(f"The line is not UTF-8 text: {error}. Save the file as UTF-8.") from error
     except (ValueError, RecursionError) as error:
         raise RequestError(f"The line is not JSON: {error}.") from error
     if not isinstance(value, dict):
@@ -151,7 +154,7 @@ def _name(columns: Mapping[str, Any], kind: Kind, number: int) -> str:
         return f"row-{number}"
     name = _text_of(value)
     if not name or name != whole_characters(name):
-        raise RequestError(f'"custom_id" is {value!r}; it must be a string or a number, different in every row.')
+        raise RequestError(f'"custom_id" is {shown(value)}; it must be a string or a number, different in every row.')
     return name
 
 
@@ -167,7 +170,7 @@ def _openai_request(columns: Mapping[str, Any], defaults: Defaults) -> Turn | Te
             f'"{unknown[0]}" is not a field of a row: those are custom_id, method, url and body; remove it.'
         )
     if columns.get("method") != "POST":
-        raise RequestError(f'"method" is {columns.get("method")!r}; it must be "POST".')
+        raise RequestError(f'"method" is {shown(columns.get("method"))}; it must be "POST".')
     url, body = columns.get("url"), columns.get("body")
     if not isinstance(url, str):
         raise RequestError(f'"url" is {_kind_of(url)}; it must be one of {", ".join(ENDPOINTS)}.')

@@ -15,6 +15,8 @@ from engine.support.errors import BatchInputError, RequestError
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 SHEETS = frozenset({".xlsx", ".xlsm", ".xlsb", ".xls", ".ods", ".feather", ".arrow"})
 """Tables that no batch writes."""
+_SEPARATED = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
+_AS_UTF8 = "Save it as UTF-8."
 _CHUNK = 256
 _LONGEST = (1 << 31) - 1  # characters of a value: as many as every platform takes
 
@@ -81,7 +83,17 @@ def of_file(path: Path) -> Tabular | None:
     ending = path.suffix.lower()
     if ending in SEPARATORS:
         return _of_csv(path, SEPARATORS[ending])
-    return _of_parquet(path) if ending == ".parquet" else None
+    if ending in SHEETS:
+        raise BatchInputError(f"{path}: batches read no {ending} files. Save it as .csv (UTF-8) or .parquet.")
+    if ending == ".parquet":
+        return _of_parquet(path)
+    with path.open("rb") as file:
+        if b"\0" in file.read(_PEEK):
+            raise BatchInputError(f"{path} is no text. A batch reads .csv, .tsv, .parquet and lines of JSON, in UTF-8.")
+    return None
+
+
+_PEEK = 1024
 
 
 def _of_csv(path: Path, separator: str) -> Tabular:
@@ -90,6 +102,11 @@ def _of_csv(path: Path, separator: str) -> Tabular:
     if first is None:
         raise BatchInputError(f"{path} is empty; its first line must name the columns.")
     names = _distinct(first[1], str(path))
+    if len(names) == 1 and (other := next((each for each in ";\t|" if each != separator and each in names[0]), None)):
+        raise BatchInputError(
+            f"{path}: its first line has no {_SEPARATED[separator]} but {_SEPARATED[other]} between the columns. Save "
+            "it with commas as .csv, or with tabs as .tsv."
+        )
 
     def rows() -> Iterator[Mapping[str, Any]]:
         for number, values in lines:
@@ -113,7 +130,9 @@ def _csv_lines(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
                 for values in reader:
                     if values:
                         yield reader.line_num, values
-            except (csv.Error, UnicodeDecodeError) as error:
+            except UnicodeDecodeError as error:
+                raise BatchInputError(f"{path} is not UTF-8 text ({error}). {_AS_UTF8}") from error
+            except csv.Error as error:
                 raise BatchInputError(f"{path}, line {reader.line_num + 1} cannot be read: {error}.") from error
     finally:
         csv.field_size_limit(longest)

@@ -26,7 +26,7 @@ from engine.cli.tool_files import watched
 from engine.cli.wording import spoken
 from engine.support import paths
 from engine.support.display import counted
-from engine.support.errors import EngineError, RequestError, did_you_mean
+from engine.support.errors import EngineError, RequestError, did_you_mean, shown
 from engine.support.own_file import read_regular
 from engine.tools import error_text
 from engine.turns.options import TurnOptions
@@ -118,7 +118,7 @@ class Chat:
     def _lines(self, greeting: Callable[[], str]) -> Iterator[str]:
         """Yields the user's texts: typed at a prompt, or the lines of a pipe."""
         if not self._interactive:
-            for line in sys.stdin:
+            for line in _piped_lines():
                 if text := line.strip():
                     self._screen.said("question", text)
                     self._warn_of_a_command(text.split()[0])
@@ -260,7 +260,9 @@ class Chat:
             self._screen.line(f"{self._name or model_name(self._llm)} answers; {listed}.")
             return
         if name not in self._models:
-            raise RequestError(f"There is no model {name!r} here; {did_you_mean(name, self._models, f'{listed}.')}")
+            raise RequestError(
+                f"There is no model {shown(name)} here; {did_you_mean(name, self._models, f'{listed}.')}"
+            )
         with loading(name):
             _ = self._models[name].template  # loads it, and raises if it cannot chat
         self._llm, self._name = self._models[name], name
@@ -435,7 +437,11 @@ def _misunderstood(name: str, argument: str) -> str:
     if known is None:
         near = did_you_mean(name, [usage.split()[0] for usage in HELP], "/help lists the commands.")
         return f"There is no command {name}; {near} To send a text that begins with a slash, begin it with two."
-    return f"{name} does not take {argument!r}; write {known}." if argument else f"{name} is incomplete; write {known}."
+    return (
+        f"{name} does not take {shown(argument)}; write {known}."
+        if argument
+        else f"{name} is incomplete; write {known}."
+    )
 
 
 def _unanswered(history: Sequence[Message]) -> list[Message]:
@@ -450,3 +456,10 @@ def _unanswered(history: Sequence[Message]) -> list[Message]:
         for call in history[turns[-1]].tool_calls
         if call.id not in answered
     ]
+
+
+def _piped_lines() -> Iterator[str]:
+    try:
+        yield from sys.stdin
+    except UnicodeDecodeError as error:
+        raise RequestError(f"Standard input is not UTF-8 text: {error}. Save it as UTF-8.") from error

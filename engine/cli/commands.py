@@ -320,7 +320,7 @@ def read_text(file: str) -> str:
     except OSError as error:
         raise RequestError(f"{name} cannot be read: {error}. Correct the path.") from error
     except UnicodeDecodeError as error:
-        raise RequestError(f"{name} is not UTF-8 text: {error}. Convert it.") from error
+        raise RequestError(f"{name} is not UTF-8 text: {error}. Save it as UTF-8.") from error
 
 
 def doctor(_: argparse.Namespace) -> int:

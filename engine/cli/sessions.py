@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from engine.cli.exit_codes import DONE
 from engine.support import paths
-from engine.support.errors import RequestError
+from engine.support.errors import RequestError, shown
 from engine.support.output_file import lock, write_file
 from engine.support.own_file import read_regular
 from engine.types.messages import Message
@@ -76,8 +76,8 @@ def session(name: str) -> Generator[Path]:
     name that is no file's, and if another process has the session."""
     if not _NAME.fullmatch(name):
         raise RequestError(
-            f"{name!r} cannot name a session; write up to 64 letters, digits, dots, dashes and underscores, and begin "
-            "with none of the dots and dashes."
+            f"{shown(name)} cannot name a session; write up to 64 letters, digits, dots, dashes and underscores, and "
+            "begin with none of the dots and dashes."
         )
     place = folder()
     try:

@@ -28,6 +28,9 @@ def standard_streams() -> Generator[None]:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a character that the console lacks is shown as its escape
             stream.reconfigure(errors="backslashreplace")
+    stdin: object = sys.stdin
+    if is_piped() and isinstance(stdin, io.TextIOWrapper):  # as a file is read, in whatever locale
+        stdin.reconfigure(encoding="utf-8", errors="strict")
     before = sys.stderr
     sys.stderr = cast("TextIO", VisibleStream(before))
     with warnings.catch_warnings():

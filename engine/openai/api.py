@@ -131,7 +131,7 @@ class Api:
             message = f"model is missing; the models here are {served}."
             raise Problem(400, message, param="model", code="missing_required_parameter")
         if name not in self._engines:
-            message = f"There is no model {name!r}; the models here are {served}."
+            message = f"There is no model {shown(name)}; the models here are {served}."
             raise Problem(404, message, param="model", code="model_not_found")
         return name, self._engines[name]
 
@@ -162,7 +162,7 @@ def _page(items: Sequence[Json], query: Mapping[str, str]) -> Json:
     listed = list(items) if query.get("order") == "asc" else [*reversed(items)]
     ids = [item["id"] for item in listed]
     if after is not None and after not in ids:
-        raise bad(f"after={after!r} is not the id of an item in this list.", "after")
+        raise bad(f"after={shown(after)} is not the id of an item in this list.", "after")
     start = 0 if after is None else ids.index(after) + 1
     data = listed[start : start + int(limit)]
     edges = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}

@@ -7,12 +7,13 @@ from typing import Any, cast
 from engine.openai.parameters import fields_of, read_effort
 from engine.openai.problems import bad
 from engine.openai.request import Field, Reader, Table
+from engine.support.errors import shown
 from engine.types.answer_formats import GBNF, Choice, JsonSchema, Lark, Regex
 
 
 def _read_text(value: Any, field: str) -> str:
     if not isinstance(value, str):
-        raise bad(f"{field} must be a string, not {value!r}.", field, "invalid_type")
+        raise bad(f"{field} must be a string, not {shown(value)}.", field, "invalid_type")
     return value
 
 
@@ -22,7 +23,7 @@ def _read_schema(value: Any, field: str) -> JsonSchema:
 
 def _read_choice(value: Any, field: str) -> Choice:
     if not isinstance(value, list):
-        raise bad(f"{field} must be a list of texts, not {value!r}.", field, "invalid_type")
+        raise bad(f"{field} must be a list of texts, not {shown(value)}.", field, "invalid_type")
     return Choice(tuple(cast("list[str]", value)))
 
 

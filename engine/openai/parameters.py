@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 from engine.openai.problems import bad
-from engine.support.errors import RequestError
+from engine.support.errors import RequestError, shown
 from engine.tools import as_tools
 from engine.types.answer_formats import ResponseFormat
 from engine.types.tools import AllowedTools, Tool, ToolName
@@ -19,7 +19,7 @@ Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh",
 def fields_of(value: object, param: str) -> Json:
     """Returns an object's fields. Raises Problem for anything else."""
     if not isinstance(value, dict):
-        raise bad(f"{param} must be an object, not {value!r}.", param, "invalid_type")
+        raise bad(f"{param} must be an object, not {shown(value)}.", param, "invalid_type")
     return cast("Json", value)
 
 
@@ -34,7 +34,7 @@ def read_tier(tier: Tier, _: str) -> int | None:
 def read_effort(value: object, param: str) -> bool | str:
     """Returns the engine's `reasoning` for an effort. Raises Problem for any other value."""
     if not isinstance(value, str) or value not in get_args(Effort):
-        raise bad(f"{param} must be one of {', '.join(get_args(Effort))}, not {value!r}.", param)
+        raise bad(f"{param} must be one of {', '.join(get_args(Effort))}, not {shown(value)}.", param)
     return _EFFORTS.get(value, value)
 
 
@@ -50,7 +50,7 @@ def read_tools(items: Sequence[Json], param: str) -> tuple[Tool, ...]:
     """Returns function tools as records. Raises Problem for a tool of another type, and for one that is not valid."""
     for number, item in enumerate(items):
         if (kind := item.get("type")) != "function":
-            message = f"{param}[{number}] is of type {kind!r}; only functions can be called here."
+            message = f"{param}[{number}] is of type {shown(kind)}; only functions can be called here."
             raise bad(message, f"{param}[{number}]", "unsupported_parameter")
     try:
         return as_tools(items)
@@ -72,7 +72,7 @@ def read_response_format(value: Any, param: str) -> ResponseFormat | None:
             schema = fields_of(form.get("json_schema", form), f"{param}.json_schema").get("schema")
             return ResponseFormat(type="json_schema", json_schema=fields_of(schema, f"{param}.json_schema.schema"))
         case kind:
-            raise bad(f"{param}.type is {kind!r}; it must be text, json_object or json_schema.", param)
+            raise bad(f"{param}.type is {shown(kind)}; it must be text, json_object or json_schema.", param)
 
 
 def tool_options(values: Json, tools: Sequence[Tool]) -> Iterator[tuple[str, str, object]]:
@@ -127,6 +127,6 @@ def _check_names(chosen: Sequence[str], names: Sequence[str]) -> None:
     for name in chosen:
         if name not in names:
             raise bad(
-                f"tool_choice names {name!r}, but the tools of this request are {', '.join(names) or 'none'}.",
+                f"tool_choice names {shown(name)}, but the tools of this request are {', '.join(names) or 'none'}.",
                 "tool_choice",
             )

@@ -12,6 +12,7 @@ from engine.support.errors import (
     QueueFullError,
     RequestError,
     TemplateError,
+    bounded,
 )
 
 _NAMED = re.compile(r"There is no option '(\w+)'|(\w+(?:\[\d+\])?)")
@@ -30,9 +31,9 @@ class Problem(Exception):
     """
 
     def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
+        self.message = bounded(message)
+        super().__init__(self.message)
         self.status = status
-        self.message = message
         self.param = param
         self.code = code
 

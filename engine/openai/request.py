@@ -10,7 +10,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from engine.openai.parameters import Json, read_tools, tool_options
 from engine.openai.problems import bad
-from engine.support.errors import did_you_mean
+from engine.support.errors import did_you_mean, shown
 from engine.tools import refuse_constant
 from engine.types.tools import Tool
 
@@ -112,7 +112,7 @@ def _row(table: Table, name: str) -> Field:
     if (row := table.get(name)) is not None:
         return row
     hint = did_you_mean(name, table, "see the table in docs/reference/openai-fields.md for those there are.")
-    raise bad(f"There is no field {name!r}; {hint}", name, "unknown_parameter")
+    raise bad(f"There is no field {shown(name)}; {hint}", name, "unknown_parameter")
 
 
 @cache
@@ -140,9 +140,9 @@ def _check_stream_options(values: Json, *, counts: bool) -> None:
     for name, value in options.items():
         field = f"stream_options.{name}"
         if name != "include_obfuscation" and not (counts and name == "include_usage"):
-            raise bad(f"stream_options has no field {name!r}.", field, "unknown_parameter")
+            raise bad(f"stream_options has no field {shown(name)}.", field, "unknown_parameter")
         if not isinstance(value, bool | None):
-            raise bad(f"{field} must be true or false, not {value!r}.", field, "invalid_type")
+            raise bad(f"{field} must be true or false, not {shown(value)}.", field, "invalid_type")
 
 
 def _row_options(table: Table, values: Json) -> Iterator[tuple[str, str, object]]:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from engine.openai.parameters import Json
 from engine.openai.problems import bad
+from engine.support.errors import shown
 from engine.types.messages import Message
 from engine.types.parts import Part, ReasoningPart, TextPart, ToolCall
 
@@ -55,9 +56,8 @@ def _checked(item: Json, param: str) -> Json:
             _parts(item.get("output"), f"{param}.output", _MEDIA)
             return {**item, "id": _id(item, "fco")}
         case kind:
-            message = (
-                f"{param} is of type {kind!r}; a local model reads message, reasoning, function_call and its output."
-            )
+            reads = "a local model reads message, reasoning, function_call and its output"
+            message = f"{param} is of type {shown(kind)}; {reads}."
             raise bad(message, param, "unsupported_parameter")
 
 
@@ -69,13 +69,15 @@ def _id(item: Json, prefix: str) -> str:
 def _need_texts(item: Json, names: Iterable[str], param: str) -> None:
     for name in names:
         if not isinstance(item.get(name), str):
-            raise bad(f"{param}.{name} must be a string, not {item.get(name)!r}.", f"{param}.{name}", "invalid_type")
+            raise bad(
+                f"{param}.{name} must be a string, not {shown(item.get(name))}.", f"{param}.{name}", "invalid_type"
+            )
 
 
 def _message(item: Json, param: str) -> Json:
     role = item.get("role")
     if role not in _ROLES:
-        raise bad(f"{param}.role must be one of {', '.join(_ROLES)}, not {role!r}.", f"{param}.role")
+        raise bad(f"{param}.role must be one of {', '.join(_ROLES)}, not {shown(role)}.", f"{param}.role")
     content = item.get("content")
     if role == "assistant":
         text = _text(content, f"{param}.content")
@@ -97,7 +99,7 @@ def _parts(content: object, param: str, media: Sequence[str] = ()) -> list[Json]
     if isinstance(content, str):
         return [{"type": "input_text", "text": content}]
     if not isinstance(content, list):
-        raise bad(f"{param} must be a string or a list of parts, not {content!r}.", param, "invalid_type")
+        raise bad(f"{param} must be a string or a list of parts, not {shown(content)}.", param, "invalid_type")
     parts: list[Json] = []
     for number, part in enumerate(cast("list[Any]", content)):
         match part:
@@ -110,7 +112,7 @@ def _parts(content: object, param: str, media: Sequence[str] = ()) -> list[Json]
             case _:
                 kind = cast("Json", part).get("type") if isinstance(part, dict) else part
                 reads = f"text{''.join(f', {name}' for name in media)} only"
-                message = f"{param}[{number}] is {kind!r}; a local model reads {reads}."
+                message = f"{param}[{number}] is {shown(kind)}; a local model reads {reads}."
                 raise bad(message, f"{param}[{number}]", "unsupported_parameter")
     return parts
 

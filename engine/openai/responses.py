@@ -12,6 +12,7 @@ from engine.openai.problems import Problem, bad
 from engine.openai.request import Request, read_request
 from engine.openai.response_items import encoded
 from engine.openai.streaming import CallStart, ClientEvent, made_id
+from engine.support.errors import shown
 from engine.types.completion import Completion, Usage
 from engine.types.events import ContentDelta, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd
 from engine.types.parts import ReasoningPart, TextPart, ToolCall
@@ -34,7 +35,7 @@ def _options(values: Json) -> Iterator[tuple[str, str, object]]:
         raise bad("input is missing; pass a string or a list of items.", "input", "missing_required_parameter")
     for name in values.get("include", ()):
         if name != _ENCRYPTED:
-            raise bad(f"include={name!r} is not supported; {_ENCRYPTED!r} is.", "include", "unsupported_parameter")
+            raise bad(f"include={shown(name)} is not supported; {_ENCRYPTED!r} is.", "include", "unsupported_parameter")
     if (effort := _member(values, "reasoning", "effort", "summary", "generate_summary")) is not None:
         yield "reasoning", "reasoning.effort", read_effort(effort, "reasoning.effort")
     if values.get("truncation") == "auto":
@@ -49,7 +50,7 @@ def _member(values: Json, field: str, name: str, *idle: str) -> object:
     members: Json = values.get(field, {})
     for each, value in members.items():
         if each not in (name, *idle) and value is not None:
-            raise bad(f"{field} has no field {each!r} here.", f"{field}.{each}", "unknown_parameter")
+            raise bad(f"{field} has no field {shown(each)} here.", f"{field}.{each}", "unknown_parameter")
     return members.get(name)
 
 

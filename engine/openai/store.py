@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from engine.openai.parameters import Json
 from engine.openai.problems import Problem
+from engine.support.errors import shown
 
 MOST_RESPONSES = 1000
 MOST_BYTES = 64 << 20
@@ -54,7 +55,8 @@ class ResponseStore:
                 return self._kept[id_][0]
         raise Problem(
             404,
-            f"There is no response {id_!r}: it was not stored, or made room for others. Send the whole conversation.",
+            f"There is no response {shown(id_)}: it was not stored, or made room for others. Send the whole "
+            "conversation.",
             param=param,
             code="previous_response_not_found" if param else "response_not_found",
         )

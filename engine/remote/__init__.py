@@ -17,7 +17,7 @@ from typing import Unpack, cast
 from engine.remote.bodies import RequestOptions, client_arguments, request
 from engine.remote.chunks import ReadOptions
 from engine.remote.server import Remote, RemoteTurn
-from engine.support.errors import RequestError
+from engine.support.errors import RequestError, shown
 from engine.types.completion import Completion
 
 __all__ = [
@@ -54,7 +54,7 @@ def events(chunks: Iterable[object] | AsyncIterable[object], **options: Unpack[R
     """
     if not isinstance(cast("object", chunks), Iterable | AsyncIterable) and not hasattr(chunks, "model_dump"):
         remedy = "await it first" if inspect.isawaitable(chunks) else "pass the stream that the server's client returns"
-        raise RequestError(f"chunks is {chunks!r}, which is not a stream: {remedy}.")
+        raise RequestError(f"chunks is {shown(chunks)}, which is not a stream: {remedy}.")
     return RemoteTurn(lambda: chunks, **options)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, Unpack, cast
 
-from engine.support.errors import RequestError
+from engine.support.errors import RequestError, shown
 from engine.tools import ToolLike, as_tools
 from engine.turns.options import SamplingOptions, refuse_unknown, sampling_params
 from engine.types.answer_formats import ResponseFormat
@@ -132,11 +132,11 @@ def _arguments(text: str) -> str:
 def _choice(choice: ToolChoice, names: Sequence[str]) -> str | dict[str, Any] | None:
     name = choice.name if isinstance(choice, ToolName) else None
     if name is None and choice not in ("auto", "none", "required"):
-        raise RequestError(f'tool_choice={choice!r} must be "auto", "none", "required" or ToolName(name="...").')
+        raise RequestError(f'tool_choice={shown(choice)} must be "auto", "none", "required" or ToolName(name="...").')
     missing = name not in names if name is not None else choice == "required" and not names
     if missing:
         raise RequestError(
-            f"tool_choice={choice!r} asks for a tool that the request does not have; its tools: "
+            f"tool_choice={shown(choice)} asks for a tool that the request does not have; its tools: "
             f"{', '.join(names) or 'none'}."
         )
     if name is not None:

@@ -16,7 +16,7 @@ from engine.formats.parsing.emitter import Kind
 from engine.remote.calls import Calls, Parts
 from engine.remote.inline import Inline
 from engine.remote.wire import Chunk, Diagnostics, Wire, mapping_of, text_of
-from engine.support.errors import RemoteError, RequestError
+from engine.support.errors import RemoteError, RequestError, shown
 from engine.tools import ToolLike, as_tools
 from engine.types.completion import Usage
 from engine.types.events import Event, Finished
@@ -260,7 +260,7 @@ class TurnReader:
 
 def _checked_seconds(seconds: float | None) -> float | None:
     if seconds is not None and not 0 < seconds < math.inf:
-        raise RequestError(f"seconds={seconds!r} is not valid; give the seconds that a whole response may take.")
+        raise RequestError(f"seconds={shown(seconds)} is not valid; give the seconds that a whole response may take.")
     return seconds
 
 

@@ -23,7 +23,7 @@ from engine.formats.families import Family, Format
 from engine.remote.bodies import RequestOptions, client_arguments, request
 from engine.remote.chunks import ReadOptions, TurnReader
 from engine.remote.timed import answered, timed, timed_async
-from engine.support.errors import RequestError
+from engine.support.errors import RequestError, shown
 from engine.tools import RunTool, Toolbox, ToolLike, as_tools
 from engine.types.completion import Completion
 from engine.types.conversation import conversation_of
@@ -48,7 +48,7 @@ def _sender(given: "Send | Client") -> Send:
         return given
     if not hasattr(getattr(cast("object", given), "chat", None), "completions"):
         raise RequestError(
-            f"Remote({given!r}) has nothing that sends a request: pass an openai client, "
+            f"Remote({shown(given)}) has nothing that sends a request: pass an openai client, "
             'Remote(openai.OpenAI(base_url="http://localhost:8080/v1", api_key="none"), model="any"), or a function '
             "that takes a request's body and returns the response's stream."
         )

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias, cast
 
-from engine.support.errors import MalformedEventWarning, RemoteError, RequestError
+from engine.support.errors import MalformedEventWarning, RemoteError, RequestError, shown
 
 Chunk: TypeAlias = Mapping[str, Any]
 
@@ -97,7 +97,7 @@ class Wire:
         else:
             raise RequestError(
                 f"A stream holds dictionaries, objects of an OpenAI client, or lines of server-sent events; this is "
-                f"{item!r}. Pass the stream itself: create(..., stream=True), or the lines of the response."
+                f"{shown(item)}. Pass the stream itself: create(..., stream=True), or the lines of the response."
             )
 
     def close(self) -> Iterator[Chunk]:

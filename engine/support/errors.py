@@ -26,6 +26,16 @@ class _Short(Repr):
 
 _short = _Short()
 _short.maxstring = _short.maxother = 80
+_MOST, _HEAD, _TAIL = 4000, 2000, 1000
+_LONGEST_NAME = 100
+
+
+def bounded(message: str) -> str:
+    """Returns a message of at most 4,000 characters: of a longer one the beginning and the end, where the way out is.
+    A caller's path, or the text of a library's error, may be as long as a file."""
+    if len(message) <= _MOST:
+        return message
+    return f"{message[:_HEAD]} … ({len(message) - _HEAD - _TAIL:,} characters) … {message[-_TAIL:]}"
 
 
 def shown(value: object) -> str:
@@ -37,14 +47,19 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     """Returns the end of a message about an unknown name, a question or a sentence: the nearest known name, those that
     begin with it, or else another hint."""
     names = sorted(set(known))
-    near = get_close_matches(name, names, n=1, cutoff=0.66) or [
-        each for each in names if name and each.startswith(name)
-    ]
+    near: list[str] = []
+    if len(name) <= _LONGEST_NAME:  # the comparison takes the product of both lengths
+        near = get_close_matches(name, names, n=1, cutoff=0.66) or [
+            each for each in names if name and each.startswith(name)
+        ]
     return f"did you mean {' or '.join(map(repr, near[:4]))}?" if near else otherwise
 
 
 class EngineError(Exception):
     """Base of every error raised on purpose by this package."""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(bounded(str(message)))
 
     def _render_traceback_(self) -> list[str]:
         """Returns what IPython shows instead of a traceback: the caller's own lines that led here, and the message."""
@@ -153,6 +168,9 @@ class RemoteError(EngineError):
 
 class EngineWarning(UserWarning):
     """Something works, but not as requested; the message says what was done instead and how to fix it."""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(bounded(str(message)))
 
 
 class MalformedEventWarning(EngineWarning):

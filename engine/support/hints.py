@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from engine.support.errors import did_you_mean
+from engine.support.errors import did_you_mean, shown
 from engine.support.foreign import foreign, values
 
 
@@ -15,4 +15,4 @@ def unknown_option(name: str, known: Iterable[str], elsewhere: str = "") -> str:
     """Returns the message about an option that is not one of `known`. `elsewhere`: where it is an option."""
     names = sorted(known)
     hint = elsewhere or foreign("options").get(name) or did_you_mean(name, names, f"the options are {', '.join(names)}")
-    return f"There is no option {name!r}; {hint}{'' if hint.endswith(('.', '?')) else '.'}"
+    return f"There is no option {shown(name)}; {hint}{'' if hint.endswith(('.', '?')) else '.'}"

@@ -1,15 +1,53 @@
 """A cell that loads a model, run again: the engine that it made before is still open while the new one is loaded."""
 
+import gc
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 from engine.support.errors import RequestError
 from engine.support.screens import notebook
 
+_engines: dict[int, ref[Any]] = {}
+"""The engines of this process that something still refers to."""
+
+
+def remember(llm: object) -> None:
+    """Count an engine among those that are open, until it is closed or nothing refers to it."""
+    key = id(llm)
+    _engines[key] = ref(llm, lambda _: _engines.pop(key, None))
+
+
+def _open() -> list[Any]:
+    return [llm for each in list(_engines.values()) if (llm := each()) is not None and not llm.closed]
+
+
+def held_by_open(path: Path) -> str:
+    """Returns what engines of this process keep in memory beside a file that does not fit, as sentences."""
+    held: list[str] = []
+    for llm in _open():
+        with suppress(RequestError):  # made over a backend, not from a file
+            same = ", this file" if _has(llm, path) else ""
+            held.append(f"{Path(llm.info.path).name} ({llm.info.size_bytes / 1e6:,.0f} MB{same})")
+    if not held:
+        return ""
+    what = f"{len(held)} engines are" if len(held) > 1 else "an engine is"
+    return (
+        f" In this process {what} open: {', '.join(held[:_TOLD])}. Use what is open, or call its close() first: a cell "
+        "that is run again still has its engine of before."
+    )
+
+
+_TOLD = 8
+
 
 def tell_open(kind: type, path: Path) -> None:
-    """In a notebook, name the variables whose open engines (of class `kind`) have this file in memory."""
+    """Free engines with this file that nothing can reach any more, which else waits for Python's collector. In a
+    notebook, name the variables whose open engines (of class `kind`) have it in memory."""
+    if any(_has(llm, path) for llm in _open()):
+        gc.collect()
     screen = notebook()
     if screen is None:
         return

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import SchemaError as PatternError
 from pydantic_core import SchemaValidator, core_schema
 
-from engine.support.errors import EngineWarning, RequestError
+from engine.support.errors import EngineWarning, RequestError, shown
 from engine.support.recent import characters, recent
 from engine.support.repetitions import most_repetitions
 from engine.tools.context import ToolContext
@@ -189,7 +189,7 @@ def schema_of(name: str, parameters: object) -> dict[str, Any]:
     if isinstance(schema, dict) and (members := cast("dict[str, Any]", schema)).get("type") == "object":
         return members
     raise RequestError(
-        f"The parameters of tool {name!r} are not a schema of type object: {shortened(repr(parameters))}. Write "
+        f"The parameters of tool {name!r} are not a schema of type object: {shown(parameters)}. Write "
         '{"type": "object", "properties": {...}, "required": [...]}.'
     )
 

@@ -209,8 +209,8 @@ def as_tool(item: ToolLike) -> Tool:
         )
     if not _NAME.fullmatch(tool.name):
         raise RequestError(
-            f"The tool name {tool.name!r} cannot be used: it takes 1 to 128 letters, digits, and _ . / -. Rename it (a "
-            "lambda has no name of its own: write a def)."
+            f"The tool name {shown(tool.name)} cannot be used: it takes 1 to 128 letters, digits, and _ . / -. Rename "
+            "it (a lambda has no name of its own: write a def)."
         )
     return tool
 
@@ -246,7 +246,8 @@ def _arguments_of(function: Callable[..., Any], name: str, about: Mapping[str, s
         hints = get_type_hints(inspect.unwrap(function), include_extras=True)
     except (TypeError, ValueError, NameError) as error:
         raise RequestError(
-            f"The signature of tool {name!r} cannot be read: {error}. Define what it is annotated with at module level."
+            f"The signature of tool {shown(name)} cannot be read: {error}. Define what it is annotated with at module "
+            "level."
         ) from error
     fields: dict[str, Any] = {}
     positional: list[str] = []
@@ -255,11 +256,12 @@ def _arguments_of(function: Callable[..., Any], name: str, about: Mapping[str, s
     for number, parameter in enumerate(signature.parameters.values()):
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise RequestError(
-                f"Tool {name!r} takes {parameter}, which no schema can describe; name its parameters (a list is fine)."
+                f"Tool {shown(name)} takes {parameter}, which no schema can describe; name its parameters (a list is "
+                "fine)."
             )
         if is_context(hints.get(parameter.name)):
             if parameter.kind is parameter.POSITIONAL_ONLY:
-                raise RequestError(f"Tool {name!r} takes its ToolContext by position only; move it after the `/`.")
+                raise RequestError(f"Tool {shown(name)} takes its ToolContext by position only; move it after the `/`.")
             contexts.append(parameter.name)
             continue
         # Fields get names of our own, since a parameter's name may clash with an attribute of pydantic's models.
@@ -313,7 +315,7 @@ def _schema_of(model: type[BaseModel], name: str) -> dict[str, Any]:
         raise _no_schema(name, error) from error
     if parameters.get("type") != "object":
         raise RequestError(
-            f"The arguments of tool {name!r} are not an object but {shown(parameters)}; name its fields."
+            f"The arguments of tool {shown(name)} are not an object but {shown(parameters)}; name its fields."
         )
     return parameters
 
@@ -321,8 +323,8 @@ def _schema_of(model: type[BaseModel], name: str) -> dict[str, Any]:
 def _no_schema(name: str, error: Exception) -> RequestError:
     first = str(error).strip().splitlines()[0].rstrip(".")
     return RequestError(
-        f"The annotations of tool {name!r} do not make a JSON Schema: {first}. Use types that JSON can carry (str, "
-        "int, float, bool, list, dict, Literal, Enum, dates, pydantic models)."
+        f"The annotations of tool {shown(name)} do not make a JSON Schema: {first}. Use types that JSON can carry "
+        "(str, int, float, bool, list, dict, Literal, Enum, dates, pydantic models)."
     )
 
 
@@ -339,18 +341,19 @@ def _from_dictionary(item: Mapping[str, Any]) -> Tool:
             " (the schema of its arguments)" if set(unknown) & {"input_schema", "inputSchema", "args_schema"} else ""
         )
         raise RequestError(
-            f"Tool {name!r} has unknown keys {unknown}; it takes name, description, parameters{schema}, strict, return."
+            f"Tool {shown(name)} has unknown keys {shown(unknown)}; it takes name, description, parameters{schema}, "
+            "strict, return."
         )
     description: Any = inner.get("description")
     if not isinstance(description, str | None):
-        raise RequestError(f"Tool {name!r} has the description {shown(description)}; it must be a text.")
+        raise RequestError(f"Tool {shown(name)} has the description {shown(description)}; it must be a text.")
     parameters = schema_of(name, inner.get("parameters") or {"type": "object", "properties": {}})
     check = schema_arguments(name, parameters)
     strict = bool(inner.get("strict"))
     returns: Any = inner.get("return")
     if returns is not None and not isinstance(returns, Mapping):
         raise RequestError(
-            f"Tool {name!r} has {shown(returns)} as its return; it must be the schema of what it returns."
+            f"Tool {shown(name)} has {shown(returns)} as its return; it must be the schema of what it returns."
         )
     described: dict[str, Any] = {"description": description or "", "strict": strict, "returns": returns}
     return Tool(name=name, parameters=parameters, check=check, **described)

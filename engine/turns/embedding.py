@@ -14,7 +14,7 @@ from engine.runtime.stream.pending import PendingVectors
 from engine.runtime.stream.raw import tokens_of
 from engine.runtime.stream.service import Service
 from engine.support.deadlines import check_time
-from engine.support.errors import RequestError
+from engine.support.errors import RequestError, shown
 from engine.support.printed import Printed
 from engine.turns.options import checked
 from engine.types.prompt import Piece
@@ -145,7 +145,8 @@ class Embedder:
             return ""
         if self._prefixes is None:
             raise RequestError(
-                f"input_type={kind!r} is not known for this model; pass what its model card puts before a {kind} as "
+                f"input_type={shown(kind)} is not known for this model; pass what its model card puts before a {kind} "
+                "as "
                 'prefix= (prefix="" for nothing).'
             )
         return self._prefixes.query if kind == "query" else self._prefixes.document

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from engine.support.errors import RequestError
+from engine.support.errors import RequestError, shown
 from engine.types.completion import Completion
 from engine.types.messages import DocumentLike, Message, MessagesLike
 from engine.types.sampling import Reasoning
@@ -99,7 +99,7 @@ def _matched(messages: Sequence[Message]) -> tuple[Message, ...]:
             known |= {call.id: call.name for call in message.tool_calls}
         elif message.tool_calls:
             raise RequestError(
-                f"messages[{number}]: only assistant messages have tool_calls, this one is {message.role!r}."
+                f"messages[{number}]: only assistant messages have tool_calls, this one is {shown(message.role)}."
             )
         elif message.role == "tool":
             if message.tool_call_id not in known and open_ and open_[0] in made:
@@ -149,7 +149,7 @@ def _with_call(number: int, message: Message, known: Mapping[str, str], open_: l
     if id_ not in known:
         calls = ", ".join(map(repr, known)) or "none"
         raise RequestError(
-            f"messages[{number}]: tool_call_id {id_!r} matches no tool call before it. Calls so far: {calls}. "
+            f"messages[{number}]: tool_call_id {shown(id_)} matches no tool call before it. Calls so far: {calls}. "
             "Append the assistant message with the call before its result."
         )
     if id_ in open_:

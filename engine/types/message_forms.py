@@ -5,8 +5,11 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, cast
 
+from engine.support.errors import shown
+
 Fields = dict[str, Any]
 
+_LONGEST = 100  # the comparison of two names takes the product of their lengths
 _REASONING = ("reasoning_content", "thinking")
 _CARRY_CONTENT = frozenset(
     {
@@ -60,7 +63,7 @@ def message_fields(given: Fields) -> Fields:
         data["content"] = ""  # this is how frameworks write an answer without text
     known = _known({name: value for name, value in data.items() if value is not None}, _MESSAGE, "message")
     if not known.keys() & {"content", "reasoning", "tool_calls", "parts"}:
-        others = ", ".join(map(repr, sorted(data.keys() - _MESSAGE)))
+        others = ", ".join(map(shown, sorted(data.keys() - _MESSAGE)[:9]))
         raise ValueError(
             f"it has neither content nor tool calls{f', but unknown fields: {others}' if others else ''}; an empty "
             'message has content ""'
@@ -87,7 +90,7 @@ def function_fields(function: object) -> Fields:
     """Returns the name and arguments of an OpenAI call's `function`. Raises ValueError if it is not an object."""
     found = fields_of(function)
     if found is None:
-        raise ValueError(f'the function of a call is {function!r}; write {{"name": "...", "arguments": "..."}}')
+        raise ValueError(f'the function of a call is {shown(function)}; write {{"name": "...", "arguments": "..."}}')
     return found
 
 
@@ -125,7 +128,7 @@ def text_of_part(item: object) -> str:
     part = fields_of(item) or {}
     text, kind = part.get("text"), part.get("type")
     if not isinstance(text, str):
-        what = f"this one is of type {kind!r}" if isinstance(kind, str) else f"this one is {repr(item)[:80]}"
+        what = f"this one is of type {shown(kind)}" if isinstance(kind, str) else f"this one is {shown(item)}"
         raise ValueError(f"content parts must be text, images or sounds, but {what}; put what it says into a text")
     return text
 
@@ -144,7 +147,7 @@ def media_part(item: object) -> Fields | None:
         value = inner.get("url" if name == "image" else "data")
     if value is None:
         also = " (file_id names a file of another service)" if part.get("file_id") else ""
-        raise ValueError(f"a content part of type {kind!r} needs its {field!r}{also}; send a data: URL")
+        raise ValueError(f"a content part of type {shown(kind)} needs its {field!r}{also}; send a data: URL")
     return {"type": name, name: value}
 
 
@@ -153,10 +156,11 @@ def _known(data: Fields, names: frozenset[str], what: str) -> Fields:
         value = data.pop(name)
         if value is None or value in ("", [], {}, ()):
             continue
-        if near := get_close_matches(name, names, n=1, cutoff=0.8):
-            raise ValueError(f"a {what} has no field {name!r}; did you mean {near[0]!r}?")
+        if len(name) <= _LONGEST and (near := get_close_matches(name, names, n=1, cutoff=0.8)):
+            raise ValueError(f"a {what} has no field {shown(name)}; did you mean {near[0]!r}?")
         if name in _CARRY_CONTENT:
             raise ValueError(
-                f"the field {name!r} holds content that this engine cannot show to a model; put text into 'content'"
+                f"the field {shown(name)} holds content that this engine cannot show to a model; put text into "
+                "'content'"
             )
     return data

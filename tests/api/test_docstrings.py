@@ -4,14 +4,17 @@ import doctest
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import engine
-from engine import Engine
+from engine import Engine, SamplingParams
 from engine.turns.options import AgentOptions, LoadOptions, TurnOptions
+from engine.turns.sampling_defaults import LLAMA_CPP
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "options.md"
 LISTS: list[tuple[Callable[..., Any], Any]] = [
     (Engine.load, LoadOptions),
     (Engine.chat, TurnOptions),
@@ -46,6 +49,35 @@ def test_the_options_exist_and_each_has_a_default(method: Callable[..., Any], op
         names = re.findall(r"`(\w+)`", re.split(r":\s", item)[0])
         assert set(names) <= known, item
         assert "Default:" in item or {"messages", "progress"} & set(names), item
+
+
+@pytest.mark.parametrize(("method", "options"), LISTS, ids=["load", "chat", "run"])
+def test_a_default_is_the_one_of_the_options_page(method: Callable[..., Any], options: Any) -> None:
+    """Numbers and quoted words are the same; what is drawn with is nowhere told but by `llm.sampling`."""
+    assert options
+    page = PAGE.read_text(encoding="utf-8")
+    text = inspect.getdoc(method) or ""
+    for names, default in re.findall(r"^- (`\w+`[^:]*):.*?Default:\s+(.*?)\.$", text, re.MULTILINE | re.DOTALL):
+        name = re.findall(r"`(\w+)`", names)[0]
+        if name in SamplingParams.model_fields and name in LLAMA_CPP:
+            assert default == "`llm.sampling`", name
+            continue
+        found = re.search(rf"^\| [^|\n]*`{name}`[^|\n]* \|([^|\n]*)\|", page, re.MULTILINE)
+        assert found is None or figures(default) == figures(found[1]), name
+
+
+def figures(text: str) -> set[str]:
+    return set(re.findall(r"\d+|\"\w+\"|True|False", re.sub(r"(?<=\d),(?=\d)", "", text)))
+
+
+def test_no_docstring_and_no_page_tells_other_defaults_of_drawing() -> None:
+    """`LLAMA_CPP` is the source; which-model.md quotes it once."""
+    stated = ", ".join(str(value) for value in LLAMA_CPP.values())
+    pages = {page: page.read_text(encoding="utf-8") for page in PAGE.parents[1].rglob("*.md")}
+    telling = [page.name for page, text in pages.items() if f"llama.cpp's own defaults ({stated})" in text]
+    assert telling == ["which-model.md"]
+    help_ = " ".join(filter(None, (each.__doc__ for each in vars(Engine).values() if callable(each))))
+    assert not re.search(r"the family's, or|or off\.|each with a buffer", help_)
 
 
 @pytest.mark.parametrize("name", ["load", "chat", "stream", "run"])

@@ -126,7 +126,7 @@ def test_lines_of_json_become_a_table(tmp_path: Path, llm: Engine) -> None:
         (b"prompt,x\na,b\nc\n", "line 3: 1 values, but the first line names 2 columns"),
         (b"prompt,x\na,b,c\n", "line 2: 3 values"),
         (b'prompt\n"a', "line 3 cannot be read"),
-        (b"prompt\n\xff\n", "cannot be read: 'utf-8'"),
+        (b"prompt\n\xff\n", "is not UTF-8 text"),
         (b"prompt\n", "has no rows"),
         (b"text\na\n", 'no column "prompt"; the columns are text.*--prompt-column'),
         (b"prompt,error\na,b\n", 'writes a column "error" of its own; rename yours'),

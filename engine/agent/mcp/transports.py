@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from engine.agent.mcp.intake import MESSAGE_BYTES, Events, Intake, Lines, Meter, Refused
 from engine.support import threads
-from engine.support.errors import EngineError, RequestError
+from engine.support.errors import EngineError, RequestError, shown
 
 _log = logging.getLogger("engine.mcp")
 _KEPT = 2_000  # characters of standard error that an error message quotes
@@ -122,7 +122,8 @@ def _read(server: object) -> tuple[str, Any, str]:
         words = _words(server) if isinstance(server, str) else list(cast("Sequence[Any]", server))
         if not words or not all(isinstance(word, str) and word and "\0" not in word for word in words):
             raise RequestError(
-                f"{server!r} is not a command; give one like 'python server.py' or ['python', 'server.py']."
+                f"{shown(cast('object', server))} is not a command; give one like 'python server.py' or "
+                "['python', 'server.py']."
             )
         command = shlex.join(words)
         short = command if len(command) <= 80 else f"{command[:77]}..."
@@ -130,7 +131,7 @@ def _read(server: object) -> tuple[str, Any, str]:
     if hasattr(server, "run") and hasattr(server, "name"):
         return "object", server, f"the MCP server {server.name!r}"  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     raise RequestError(
-        f"{server!r:.80} is not an MCP server; give a command ('python server.py'), a URL "
+        f"{shown(server)} is not an MCP server; give a command ('python server.py'), a URL "
         "('http://localhost:8000/mcp') or a server object of the mcp package."
     )
 
@@ -139,7 +140,9 @@ def _words(command: str) -> list[Any]:
     try:
         return shlex.split(command, posix=os.name != "nt")
     except ValueError as error:
-        raise RequestError(f"The command {command!r} cannot be read: {error}. Give it as a list of words.") from error
+        raise RequestError(
+            f"The command {shown(command)} cannot be read: {error}. Give it as a list of words."
+        ) from error
 
 
 class _Checked:

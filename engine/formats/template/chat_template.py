@@ -407,7 +407,7 @@ def stated_tools(tools: Sequence[ToolLike] | None, choice: AllowedChoice) -> tup
     )
     if missing := [name for name in wanted if name not in there]:
         names = ", ".join(repr(tool.name) for tool in known) or "none"
-        raise RequestError(f"tool_choice names {missing[0]!r}, but the tools are: {names}. Name one of them.")
+        raise RequestError(f"tool_choice names {shown(missing[0])}, but the tools are: {names}. Name one of them.")
     if choice == "required" and not known:
         raise RequestError('tool_choice="required" needs tools; pass some, or leave it out.')
     return () if choice == "none" else known

@@ -19,7 +19,7 @@ from engine.formats.families import REASONING_FIELDS, ChannelSyntax, Format, Tag
 from engine.formats.template import generic
 from engine.formats.template.capabilities import Capabilities
 from engine.formats.template.env import Template
-from engine.support.errors import RequestError
+from engine.support.errors import RequestError, shown
 from engine.tools import json_value
 from engine.types.conversation import as_mapping
 from engine.types.messages import Message
@@ -34,10 +34,10 @@ _DECODER = json.JSONDecoder(strict=False)
 def check_builtin(names: Sequence[str], template: Template) -> tuple[str, ...]:
     """Returns the names as a tuple. Raises RequestError if the template declares no built-in tools."""
     if isinstance(names, str):
-        raise RequestError(f"builtin_tools must be a list of names; put it in a list: builtin_tools=[{names!r}].")
+        raise RequestError(f"builtin_tools must be a list of names; put it in a list: builtin_tools=[{shown(names)}].")
     if names and BUILTIN_VARIABLE not in template.variables:
         raise RequestError(
-            f"builtin_tools={list(names)!r} is not possible: this model's chat template declares none. Leave the "
+            f"builtin_tools={shown(list(names))} is not possible: this model's chat template declares none. Leave the "
             "option out, and give tools of your own with tools=."
         )
     return tuple(names)

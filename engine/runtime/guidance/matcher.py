@@ -308,7 +308,9 @@ def check(grammars: Sequence[str], vocabulary: Vocabulary) -> list[Verdict]:
 
 
 def _unheld(why: str) -> RequestError:
-    return RequestError(f"The constraint cannot be enforced: {why}. Simplify its schema or grammar.")
+    is_misspelt = why.startswith(("the pattern ", "line ", "no start rule"))
+    remedy = "Correct it there" if is_misspelt else "Simplify its schema or grammar"
+    return RequestError(f"The constraint cannot be enforced: {why}. {remedy}.")
 
 
 def refusal(schemas: Sequence[Mapping[str, Any]]) -> list[str | None]:

@@ -7,6 +7,7 @@ starts on first use, stays, and is replaced when a grammar was too slow for it o
 
 import json
 import logging
+import re
 import threading
 import time
 from collections import OrderedDict, deque
@@ -23,7 +24,7 @@ from engine.runtime.guidance.vocabulary import Vocabulary
 from engine.support import threads
 from engine.support.child import Child, ChildGoneError, ChildNotStartedError, ends, read_frame, write_frame
 from engine.support.deadlines import latest
-from engine.support.errors import RequestError
+from engine.support.errors import RequestError, shown
 from engine.support.limits import limit_growth, limit_resources, resident_bytes
 from engine.support.recent import characters, recent
 from engine.support.repetitions import MOST_REPETITIONS, most_repetitions
@@ -273,10 +274,25 @@ def _verdict(tokenizer: Any, end: int, grammar: str) -> Verdict:
         tokens = matcher.compute_ff_tokens()
         if not tokens or not matcher.consume_tokens(tokens):
             break
-    why = matcher.get_error().partition("\n")[0][:_LONGEST_REASON] if matcher.is_error() else None
+    why = reason(matcher.get_error())[:_LONGEST_REASON] if matcher.is_error() else None
     if why is None:
         _walk(matcher, end)
     return Verdict(why, max(0, resident_bytes() - before))
+
+
+def reason(error: str) -> str:
+    """Returns why llguidance refuses a grammar: of a regular expression what is wrong there, and where in it; otherwise
+    its first line, with the place in words."""
+    if found := _OF_REGEX.search(error):
+        return f"the pattern {shown(found['pattern'])} is wrong at character {len(found['before']) + 1}: {found['why']}"
+    first = error.partition("\n")[0]
+    return _PLACE.sub(r"line \1, column \2: ", first)
+
+
+_OF_REGEX = re.compile(
+    r"regex parse error:\n {4}(?P<pattern>[^\n]*)\n {4}(?P<before> *)\^+\n(?s:.*?)error: (?P<why>[^\n]*)"
+)
+_PLACE = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
 
 
 def _walk(matcher: Any, end: int) -> None:
