@@ -282,9 +282,10 @@ class Span:
         """Whether a quotation mark directly precedes the next character."""
         return not self._held and self._last[-1:] in QUOTES
 
-    def holds_call(self) -> bool:
-        """Whether the next character is quoted code, so that a marker of calls there shows one."""
-        if not self._code.is_open:
+    def holds_call(self, marker: str) -> bool:
+        """Whether the next character is quoted code, so that a marker of calls there shows one (but a marker that is
+        a fence itself)."""
+        if "`" in marker or not self._code.is_open:
             return False
         self._code.hold()
         return True

@@ -42,8 +42,8 @@ class Parser:
         is content. "required" or a named tool also accepts a bare JSON call.
     reasoning_format: "deepseek" (separate), "none" (in the content, markers as written), "deepseek-legacy" (both),
         "exclude" (hidden). Calls are extracted alike.
-    json: the answer must be JSON, so a code fence around it and white space before it are dropped, and a bare JSON
-        value is no call.
+    json: the answer must be JSON, so a code fence around it and white space before it are dropped, and JSON
+        without markers is no call, but in the family's own form.
     control_tokens: the texts that are one control or user-defined token of the vocabulary. None is text mode: every
         marker matches as text and `special` is ignored.
     exact: white space at the ends of the answer belongs to it (it is one of some texts, or matches a pattern).

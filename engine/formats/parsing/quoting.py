@@ -20,9 +20,10 @@ class Quoting:
     def write(self, text: str) -> None:
         """Add text."""
         if "`" not in text and not (self._ticks or self._inline):
-            line = text[text.rfind("\n") + 1 :]
-            self._blank = not line.strip() and (self._blank or len(line) < len(text))
-            self._some = self._some or not text.isspace()
+            if self._blank or "\n" in text:
+                line = text[text.rfind("\n") + 1 :]
+                self._blank = not line.strip() and (self._blank or len(line) < len(text))
+                self._some = self._some or not text.isspace()
             return
         for part in _PARTS.findall(text):
             if part[0] == "`":

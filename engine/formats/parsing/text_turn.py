@@ -234,7 +234,7 @@ class TextTurn:
             if self._bare.is_cut():
                 return CUT
         while True:
-            quoted = hit in self._openers and hit not in self._marks.control and span.holds_call()
+            quoted = hit in self._openers and hit not in self._marks.control and span.holds_call(hit or "")
             if self._whole is not None and hit in WHOLE:
                 if not self._in_code and span.begins_word and (yield from self._whole.stand_here()):
                     self._unmarked = self._whole
@@ -456,7 +456,7 @@ class TextTurn:
             hit = yield from reader.until(self._in_reasoning, write, cuts=True)
             if hit is None or hit == CUT or hit not in self._openers or hit in self._marks.others:
                 return hit
-            if not span.holds_call() and (yield from self._is_call(hit)):
+            if not span.holds_call(hit) and (yield from self._is_call(hit)):
                 return hit
             write(reader.take(len(hit)))
 

@@ -29,9 +29,8 @@ def _has_markers(format_: Format) -> bool:
 def _shown(family: str, around: str) -> str:
     format_ = builtin_families().get(family).format
     assert format_.tools is not None
-    opening = format_.tools.section[0].strip()
-    _, _, call = written(Turn("", (CALL,)), format_).strip().partition(opening)
-    return around.replace("{}", opening + call)
+    output = written(Turn("", (CALL,)), format_).strip()
+    return around.replace("{}", output[max(output.find(format_.tools.section[0].strip()), 0) :])
 
 
 @families_where(_has_markers)
@@ -90,3 +89,12 @@ def test_a_marker_holds_the_quotation_to_the_end_of_its_paragraph() -> None:
     assert quoting.is_open
     quoting.write("more\n\n")
     assert not quoting.is_open
+
+
+def test_a_marker_that_is_a_fence_is_not_quoted_by_another() -> None:
+    output = (
+        'Text:\n```py\nx = 1\n\nAction:\n```json\n[\n    {"tool_name": "trip", "parameters": {"to": "Rome"}}\n]\n```'
+    )
+    for chunks in splits(output):
+        (call,) = fold(run(Parser("command-r-plus", tools=[TOOL]), chunks)).tool_calls
+        assert (call.name, call.arguments, call.error) == ("trip", '{"to": "Rome"}', None)
