@@ -22,7 +22,6 @@ MOVED = {
     "agents": "guides/agents-and-mcp",
     "batches": "guides/batches",
     "chat": "start/first-chat",
-    "check": "guides/other-servers",
     "cli": "guides/command-line",
     "comparison": "about/compared",
     "conversations": "guides/many-conversations",

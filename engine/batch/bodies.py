@@ -15,6 +15,7 @@ from engine.openai.response_items import messages_of, stored_items
 from engine.openai.responses import ResponsesAnswer, read_responses
 from engine.runtime.guidance import matcher
 from engine.support.errors import EngineError, RequestError, shown
+from engine.support.nothing import nothing
 from engine.tools import ToolLike, as_tools
 from engine.turns.options import TurnOptions, turn_settings
 from engine.types.answer_formats import ResponseFormat
@@ -146,7 +147,7 @@ def _read_responses(body: Json, defaults: Mapping[str, Any]) -> tuple[Request, S
         raise bad("previous_response_id is given, but rows are independent; send the earlier items as input.")
 
     def response(id_: str, model: str, completions: Sequence[Completion]) -> Json:
-        whole = ResponsesAnswer(request, model, defaults, lambda _: None).whole(completions)
+        whole = ResponsesAnswer(request, model, defaults, nothing).whole(completions)
         return {**whole, "id": f"resp_{id_}", "timings": timings(completions)}
 
     return request, messages_of((), stored_items(values["input"]), values.get("instructions")), response

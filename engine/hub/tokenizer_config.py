@@ -10,6 +10,7 @@ from engine.hub.names import parse
 from engine.hub.variants import File
 from engine.support import paths
 from engine.support.errors import ModelLoadError
+from engine.support.nothing import nothing
 
 _log = logging.getLogger("engine.hub")
 
@@ -71,4 +72,4 @@ def _read(repo: str, commit: str | None, name: str) -> bytes | None:
     blob = api.blob(repo, there.commit, name)
     if blob.size > LARGEST:
         raise ModelLoadError(f"it has {blob.size:,} bytes, more than {LARGEST:,}")
-    return download.download(blob, lambda _: None, lambda: None).read_bytes()
+    return download.download(blob, nothing, nothing).read_bytes()

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.support.nothing import nothing
+
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
@@ -17,8 +19,8 @@ class PendingRequest:
     id: int
     order: Any
     checked: Callable[[Any], Any] | None = None
-    forget: Callable[[], object] = int
-    answer: Callable[[Any], object] = bool
+    forget: Callable[[], object] = nothing
+    answer: Callable[[Any], object] = nothing
     told: list[Any] = field(default_factory=list[Any])
     is_shown: bool = False
     is_cancelled: bool = False

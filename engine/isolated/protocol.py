@@ -18,6 +18,7 @@ from engine.runtime.loop.request import Reply
 from engine.runtime.media.media import PromptPart
 from engine.support import threads
 from engine.support.child import write_frame
+from engine.support.nothing import nothing
 from engine.types.events import Finished
 from engine.types.media import Media
 from engine.types.sampling import FinishReason
@@ -114,7 +115,7 @@ class Channel:
     pipe is closed.
     """
 
-    def __init__(self, pipe: FileIO, lost: Callable[[], object] = bool) -> None:
+    def __init__(self, pipe: FileIO, lost: Callable[[], object] = nothing) -> None:
         self._pipe = pipe
         self._lost = lost
         self._queue: SimpleQueue[bytes | None] = SimpleQueue()

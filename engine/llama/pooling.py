@@ -13,6 +13,7 @@ from engine.runtime.loop.backend import ContextInfo
 from engine.runtime.loop.config import ContextOptions
 from engine.runtime.stream.embed_queue import VectorInfo
 from engine.support.errors import DecodeError, RequestError
+from engine.support.nothing import nothing
 
 _POOLING = {"mean": 1, "cls": 2, "last": 3, "rank": 4}  # enum llama_pooling_type (llama.h)
 _ROWS = 512
@@ -82,7 +83,7 @@ class LlamaVectors:
 
     def __init__(
         self, lib: Any, context: int, info: VectorInfo, *, causal: bool, n_batch: int,
-        abort: "ctypes.Array[ctypes.c_char]", threads: ContextThreads, free: Callable[[], object] = int,
+        abort: "ctypes.Array[ctypes.c_char]", threads: ContextThreads, free: Callable[[], object] = nothing,
     ) -> None:  # fmt: skip
         self._lib = lib
         self._context: int | None = context

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
 from engine.support import threads
+from engine.support.nothing import nothing
 
 if TYPE_CHECKING:  # only an event loop needs it
     import asyncio
@@ -55,7 +56,7 @@ async def off_loop(function: Callable[P, T], *arguments: P.args, **options: P.kw
     Like `asyncio.to_thread`, but cancelling the task also cancels the requests that the call has started; and the
     thread is the call's own, so that no number of waiting calls stops another one. Raises what the function raises.
     """
-    return await off_loop_or_undo(lambda: function(*arguments, **options), lambda _: None)
+    return await off_loop_or_undo(lambda: function(*arguments, **options), nothing)
 
 
 async def off_loop_or_undo(work: Callable[[], T], undo: Callable[[T], object]) -> T:

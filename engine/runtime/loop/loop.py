@@ -29,6 +29,7 @@ from engine.runtime.media.encoder import Encoder
 from engine.runtime.media.media import whole
 from engine.runtime.stream.embed_queue import Embed, VectorQueue, Vectors
 from engine.support.errors import ContextOverflowError, DecodeError, EngineError
+from engine.support.nothing import nothing
 from engine.types.events import Finished
 from engine.types.sampling import FinishReason
 
@@ -51,7 +52,7 @@ class Loop:
         *,
         draft: Backend | None = None,
         clock: Callable[[], float] = perf_counter,
-        encoded: Callable[[], object] = bool,
+        encoded: Callable[[], object] = nothing,
     ) -> None:
         options = options or LoopOptions()
         self._backend = backend

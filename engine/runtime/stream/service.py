@@ -26,6 +26,7 @@ from engine.runtime.stream.raw import check_end, check_known, known_tokens, toke
 from engine.runtime.stream.stream import OutputQueue, Stream
 from engine.support.display import counted
 from engine.support.errors import EngineError, QueueFullError, RequestError, shown
+from engine.support.nothing import nothing
 from engine.support.offloop import belongs_to_call
 from engine.types.events import Finished
 from engine.types.prompt import Prompt
@@ -369,7 +370,7 @@ class _Deliveries:
         self._max_waiting = max_waiting
         self.most = info.n_sequences + max_waiting
         self.pins: set[int] = set()
-        self.idle: Callable[[], object] = int
+        self.idle: Callable[[], object] = nothing
         self._checkpoints = self._threads = (0, 0)
 
     @property

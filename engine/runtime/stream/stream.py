@@ -15,6 +15,7 @@ from engine.runtime.loop.replies import contained
 from engine.runtime.loop.request import Reply, TurnRequest
 from engine.support.display import counted, short
 from engine.support.errors import RequestError
+from engine.support.nothing import nothing
 from engine.support.offloop import keep_awake
 from engine.types.answer_formats import Answer_co
 from engine.types.completion import Completion
@@ -24,9 +25,6 @@ from engine.types.streams import TwoWayStream
 
 if TYPE_CHECKING:  # only readers in an event loop need it
     import asyncio
-
-
-def _nothing() -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +43,7 @@ class OutputQueue:
     received: list[Event] = field(default_factory=list[Event])
     prefilled: int = 0
     stopped: bool = False  # by `progress`
-    cancel: Callable[[], None] = _nothing
+    cancel: Callable[[], None] = nothing
     fault: Exception | None = None
     replies: SimpleQueue[Reply] = field(default_factory=SimpleQueue[Reply])
     over: threading.Event = field(default_factory=threading.Event)
@@ -90,7 +88,7 @@ class Stream(TwoWayStream[Completion[Answer_co]], Generic[Answer_co]):
         queue: OutputQueue,
         cancel: Callable[[], None],
         end_reasoning: Callable[[], None],
-        check: Callable[[], None] = _nothing,
+        check: Callable[[], None] = nothing,
     ) -> None:
         """`check` is called before the stream waits; it raises if no reply can come."""
         self._queue = queue

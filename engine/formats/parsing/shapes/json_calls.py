@@ -12,6 +12,7 @@ from engine.formats.parsing.json_reader import LONE_SURROGATE, JsonReader, Outco
 from engine.formats.parsing.reader import Gen, begins, compiled
 from engine.formats.parsing.shapes.pythonic import LiteralReader
 from engine.formats.parsing.shapes.section import Section
+from engine.support.nothing import nothing
 from engine.types.tools import Tool
 
 WRAPPERS = ("function", "tool_call")
@@ -199,7 +200,7 @@ class JsonShape:
 
         if (yield from self._reader.judged(is_idle)) is False:
             return Outcome.MALFORMED
-        return (yield from self._value(state, lambda _: None, "marker"))
+        return (yield from self._value(state, nothing, "marker"))
 
     def _value(
         self, state: "_JsonCall", write: Callable[[str], None], kind: str, *, unwrapped: bool = False
