@@ -30,7 +30,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import psutil
@@ -177,7 +177,7 @@ class Work:
             "conversation, forked": (3, self.forked),
             "pin, save, restore": (2, self.pinned),
             "embed": (3, self.embed),
-            "classify, score": (3, self.classify),
+            "decide, score": (3, self.decide),
             "picture": (3, self.picture),
             "adapter": (3, self.adapter),
             "adapter, loaded": (0.5, self.loaded_adapter),
@@ -254,10 +254,11 @@ class Work:
     def embed(self, variant: int, leave: Leave) -> Any:
         return self.main.embed([f"{text} {variant}" for text in QUESTIONS])
 
-    def classify(self, variant: int, leave: Leave) -> Any:
-        done = self.main.classify(QUESTIONS[variant], ["hello.", "Paris", "I do not know."])
+    def decide(self, variant: int, leave: Leave) -> Any:
+        done = self.main.decide(QUESTIONS[variant], {"known": "It is known.", "which": Literal["hello.", "Paris"]})
         scores = self.main.score(QUESTIONS[variant], [" sunny", " x"])
-        return np.array([*done.probabilities.values(), *(score.logprob for score in scores)])
+        likely = [p for each in done.answers.values() for _, p in each.rows]
+        return np.array([*likely, *(score.logprob for score in scores)])
 
     def picture(self, variant: int, leave: Leave) -> str:
         return told(self.main.chat(self.seen[variant], temperature=0, max_tokens=16))

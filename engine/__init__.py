@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from engine.turns.conversation import Conversation
     from engine.turns.embedding import Ranked
     from engine.turns.options import AgentOptions, LoadOptions, RawOptions, TurnOptions
-    from engine.turns.scoring import Classification, Score
+    from engine.turns.scoring import Score
     from engine.types.answer_formats import GBNF, Choice, JsonSchema, Lark, Regex, ResponseFormat, ResponseFormatLike
     from engine.types.completion import Completion, Usage
     from engine.types.decisions import ChoiceQuestion, Decision, Predicate, Refusal, ScoreQuestion
@@ -85,7 +85,6 @@ __all__ = [
     "ChatTemplate",
     "Choice",
     "ChoiceQuestion",
-    "Classification",
     "Completion",
     "ContentDelta",
     "ContextOverflowError",
@@ -203,7 +202,7 @@ _MODULES = {
     "engine.runtime.loop.request": "TurnRequest",
     "engine.runtime.stream.service": "PinnedPrefix Service Stream",
     "engine.runtime.cache.state_store": "StateStore StoreSizes",
-    "engine.turns.scoring": "Classification Score",
+    "engine.turns.scoring": "Score",
     "engine.types.prompt": "Piece Prompt",
     "engine.tools": "ToolContext ToolLike as_tool as_tools",
     "engine.types": "AllowedTools Choice Completion FinishReason GBNF JsonSchema Lark Message MessagesLike Part "

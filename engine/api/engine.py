@@ -43,7 +43,7 @@ from engine.turns.options import (
     settings,
 )
 from engine.turns.sampling_defaults import SamplingDefaults
-from engine.turns.scoring import Classification, Score, Scorer, TextOrTokens, classifications, list_of_texts
+from engine.turns.scoring import Score, Scorer, TextOrTokens
 from engine.turns.turns import Turns
 from engine.types.answer_formats import Answer, ResponseFormatLike
 from engine.types.completion import Completion
@@ -132,7 +132,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         self._model = model
         self._adapters = adapters
         self.scorer = scorer
-        """What `score` and `classify` ask for log-probabilities."""
+        """What `score` asks for log-probabilities."""
         self.embedder = embedder
         """What `embed` and `rerank` ask for vectors."""
 
@@ -712,43 +712,6 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
     ) -> "Generator[Decision[Any]]":
         """Yields the decisions about many states, in order; they are read together. Leaving the loop stops the rest."""
         yield from self.decider.decisions(states, questions, options)
-
-    @overload
-    def classify(
-        self,
-        messages: MessagesLike,
-        labels: Sequence[str],
-        tools: Sequence[ToolLike] | None = None,
-        **options: Unpack[TurnOptions],
-    ) -> Classification: ...
-    @overload
-    def classify(
-        self,
-        messages: list[str] | tuple[str, ...],
-        labels: Sequence[str],
-        tools: Sequence[ToolLike] | None = None,
-        **options: Unpack[TurnOptions],
-    ) -> list[Classification]: ...
-    def classify(
-        self,
-        messages: Any,
-        labels: Sequence[str],
-        tools: Sequence[ToolLike] | None = None,
-        **options: Unpack[TurnOptions],
-    ) -> Classification | list[Classification]:
-        """Returns which of these labels the model would answer, with their probabilities among one another; of a list
-        of texts a list, computed together. Nothing is generated, and there is no reasoning. Ask for one of the labels
-        in the messages; of two of which one begins the other, the shorter wins. Raises what `score` and `stream`
-        raise."""
-        texts = list_of_texts(messages)
-        asked: Sequence[Any] = [messages] if texts is None else texts
-        settings = self._turns.check(options)
-        found = [self._turns.answer_prefix(each, tools, settings) for each in asked]
-        pairs = [pair for tokens, _ in found for pair in self.scorer.labels(tokens, labels)]
-        media = tuple(each for _, placed in found for each in placed)  # none beside a list: its rows are texts
-        scores = self.scorer.scores(pairs, settings, media)
-        several = classifications(labels, scores)
-        return several[0] if texts is None else several
 
     def render(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]

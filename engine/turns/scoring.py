@@ -1,18 +1,16 @@
-"""Log-probabilities of given texts: scores of continuations, and answers classified by them."""
+"""Log-probabilities of given texts."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
-from math import exp
 from typing import TypeAlias, cast
 
 from engine.runtime.media.media import ChunkAt
 from engine.runtime.stream.raw import tokens_of
 from engine.runtime.stream.service import Service
 from engine.runtime.stream.stream import Stream
-from engine.support.display import short, table_html
 from engine.support.errors import EngineError, QueueFullError, RequestError
 from engine.support.offloop import is_unwanted
 from engine.support.printed import Printed
@@ -38,18 +36,6 @@ class Score(Printed):
     def _told(self) -> Iterator[tuple[str, object]]:
         texts = [token.text for token in self.tokens]
         return ((name, texts if name == "tokens" else value) for name, value in Printed._told(self))
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Classification(Printed):
-    """The most likely of the labels, and the probability of each; they add up to 1."""
-
-    label: str
-    probabilities: dict[str, float]
-
-    def _repr_html_(self) -> str:
-        likeliest = sorted(self.probabilities.items(), key=lambda pair: -pair[1])
-        return table_html((short(label), f"{probability:.1%}") for label, probability in likeliest)
 
 
 class Scorer:
@@ -99,17 +85,6 @@ class Scorer:
         if isinstance(continuation, str):
             return tuple(vocab.tokenize(continuation, special=False))
         return tokens_of(vocab, continuation)
-
-    def labels(self, prompt: tuple[int, ...], labels: Sequence[str]) -> list[Pair]:
-        """Returns the tokens before and of each label. Raises RequestError for labels that are not different texts."""
-        listed = isinstance(cast("object", labels), Sequence) and not isinstance(labels, str)
-        if (
-            not listed
-            or not all(isinstance(cast("object", label), str) and label for label in labels)
-            or (len(set(labels)) != len(labels) or len(labels) < 2)
-        ):
-            raise RequestError("classify() takes a list of two or more labels, each another text.")
-        return [(prompt, self._tokens(label)) for label in labels]
 
     def scores(
         self,
@@ -178,26 +153,3 @@ def _score(stream: Stream) -> Score:
     tokens = stream.logprobs
     greedy = all(token.top[0].token == token.token for token in tokens)
     return Score(sum(token.logprob for token in tokens), tokens, greedy)
-
-
-def list_of_texts(messages: object) -> list[str] | None:
-    """Returns the texts of a list of nothing else; None for one text, or messages."""
-    if not isinstance(messages, list | tuple) or not messages:
-        return None
-    listed = cast("Sequence[object]", messages)
-    return [each for each in listed if isinstance(each, str)] if all(isinstance(each, str) for each in listed) else None
-
-
-def classifications(labels: Sequence[str], scores: Sequence[Score]) -> list[Classification]:
-    """Returns the labels' probabilities for one text after another, each with a score for every label."""
-    size = len(labels)
-    return [classification(labels, scores[start : start + size]) for start in range(0, len(scores), size)]
-
-
-def classification(labels: Sequence[str], scores: Sequence[Score]) -> Classification:
-    """Returns the labels' probabilities among one another."""
-    most = max(score.logprob for score in scores)
-    weights = [exp(score.logprob - most) for score in scores]
-    total = sum(weights)
-    probabilities = {label: weight / total for label, weight in zip(labels, weights, strict=True)}
-    return Classification(max(probabilities, key=lambda label: probabilities[label]), probabilities)

@@ -108,7 +108,7 @@ def test_every_way_of_generating_takes_adapters(llm: Engine) -> None:
     assert llm.run(QUESTION, adapters=["a"], **GREEDY).completion.content == adapted
     (alone,), (scored,) = (llm.score(QUESTION, [" I am"], adapters=each) for each in (None, ["a"]))
     assert abs(alone.logprob - scored.logprob) > 0.1
-    spread = [llm.classify(QUESTION, ["yes", "no"], adapters=each).probabilities["yes"] for each in (None, ["a"])]
+    spread = [llm.decide(QUESTION, "It is so.", adapters=each)["answer"].rows for each in (None, ["a"])]
     assert spread[0] != spread[1]
     with pytest.raises(RequestError, match=r"'x'\. Loaded are: 'a', 'b', 'late'"):
         llm.chat(QUESTION, adapters=["x"])

@@ -90,12 +90,3 @@ def test_several_raw_prompts_are_the_same_as_one_by_one(llm: Engine) -> None:
     assert len(llm.complete("one", n=3, max_tokens=2)) == 3
     with pytest.raises(RequestError, match="n="):
         llm.complete("one", n=0)
-
-
-def test_several_texts_are_classified_in_one_call(llm: Engine) -> None:
-    texts = ["Is Paris in France? yes or no", "Is it cold? yes or no", "Hello"]
-    alone = [llm.classify(text, ["yes", "no"]) for text in texts]
-    found = llm.classify(texts, ["yes", "no"])
-    assert [each.label for each in found] == [each.label for each in alone]
-    for each, one in zip(found, alone, strict=True):
-        assert each.probabilities["yes"] == pytest.approx(one.probabilities["yes"], abs=0.02)

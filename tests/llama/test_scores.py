@@ -93,16 +93,6 @@ def test_what_the_model_would_write_is_greedy(builtin_model_path: Path) -> None:
         assert greedy.logprob > other.logprob
 
 
-def test_labels_are_classified_and_nothing_is_generated(builtin_model_path: Path) -> None:
-    with Engine.load(builtin_model_path) as llm:
-        done = llm.classify("Say hello.", ["hello.", "zzz", "Paris"])
-        assert done.label == "hello."
-        assert sum(done.probabilities.values()) == pytest.approx(1)
-        assert list(done.probabilities) == ["hello.", "zzz", "Paris"]
-        with pytest.raises(RequestError, match="two or more labels"):
-            llm.classify("Say hello.", ["hello."])
-
-
 @pytest.mark.parametrize(
     ("prompt", "continuations", "problem"),
     [

@@ -125,7 +125,7 @@ def shows_first_steps(shown: Shown) -> None:
     assert "temperature is 12, sky is clear" in run
     assert re.search(r">date</th><td[^>]*>2026-07-09<", fields)
     assert rows.count("get_weather") == 6
-    assert re.search(r"%<.*%<", labels)
+    assert re.search(r"% get_weather.*% multiply", labels, re.DOTALL)
     assert "<span" in sure
     assert "I am the tiny built-in model" in talk
     assert "completion tokens" in counts

@@ -57,7 +57,7 @@ def printed(llm: Engine) -> Iterator[object]:
     yield from (run, *run.steps, *run.steps[0].results, *run.messages)
     yield from llm.stream("What is the weather in Paris?", tools=[get_weather], temperature=0)
     yield from (llm.pin([{"role": "system", "content": "Be kind."}]), *llm.score("Hello", [" world", " there"]))
-    yield from (llm.classify("Is it good?", ["good", "bad"]), llm.template, llm, llm.conversation())
+    yield from (llm.decide("Is it good?", "It is good."), llm.template, llm, llm.conversation())
     yield from (Agent(instructions="Be kind."), SamplingParams(temperature=0.5), batch.Report(4, 4, 0))
 
 

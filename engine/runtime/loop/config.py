@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from engine.runtime.cache.state_store import StateStore
 from engine.support.errors import RequestError, shown
 from engine.support.hints import value_hint
+from engine.support.printed import Printed
 from engine.types.media import MediaUrls
 
 SplitMode: TypeAlias = Literal["none", "layer", "row", "tensor"]
@@ -120,8 +121,8 @@ class _ContextDetails:
     yarn_orig_ctx: Count | None = None
 
 
-@dataclass(frozen=True)
-class LlamaOptions(_WeightDetails, _ContextDetails):
+@dataclass(frozen=True, repr=False)
+class LlamaOptions(Printed, _WeightDetails, _ContextDetails):
     """What llama.cpp lets a program choose and few have to: `Engine.load(.., llama=LlamaOptions(swa_full=False))`.
 
     - `split_mode`: how several GPUs share a model; `main_gpu`: the one for what is not split; `tensor_split`: the share
