@@ -5,7 +5,7 @@ an output is parsed.
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, Literal, TypeAlias, cast
@@ -18,6 +18,7 @@ from engine.formats.template.prompt import prefix_of
 from engine.runtime.loop.backend import Vocab
 from engine.support.display import counted, fenced, preformatted, section_html, table_html, visible
 from engine.support.errors import RequestError, shown
+from engine.tools.subschemas import subschemas
 from engine.turns.explain_input import ExplainInput
 from engine.types.completion import Completion
 from engine.types.constraint import Constraint, Holds
@@ -119,6 +120,19 @@ class ParserState:
     undecided: str
 
 
+_MOST_PLACES = 20
+
+
+def _keys(schema: Mapping[str, Any]) -> Iterator[str]:
+    """Yields which objects of a schema take other keys than those they declare."""
+    declaring = [(place, node) for place, node in subschemas(schema) if "properties" in node]
+    for says, others in (("no other keys", False), ("other keys too", True)):
+        places = [place for place, node in declaring if (node.get("additionalProperties") is not False) is others]
+        if places:
+            more = f" and {len(places) - _MOST_PLACES:,} more" if len(places) > _MOST_PLACES else ""
+            yield f"  objects that take {says}: {', '.join(places[:_MOST_PLACES])}{more}"
+
+
 @dataclass(frozen=True, slots=True)
 class TurnConstraint:
     """A turn's constraint. `holds`: what its grammar applies to. `begins`: where that comes into force. `grammar`: in
@@ -134,6 +148,7 @@ class TurnConstraint:
         what = "the answer" if self.holds == "answer" else "calls"
         yield f"constraint: holds {what}, {self.begins}; {self.reserve:,} tokens are kept for it"
         for part in json.loads(self.grammar)["grammars"]:
+            yield from _keys(part.get("json_schema", {}))
             text = part.get("lark_grammar") or f"{part['name']}: {json.dumps(part['json_schema'], ensure_ascii=False)}"
             yield from (f"  | {line}" for line in text.splitlines())
 

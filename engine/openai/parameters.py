@@ -67,12 +67,22 @@ def read_response_format(value: Any, param: str) -> ResponseFormat | None:
         case "json_object":
             schema = form.get("schema")  # llama.cpp's server and llama-cpp-python
             fields = None if schema is None else fields_of(schema, f"{param}.schema")
-            return ResponseFormat(type="json_object", json_schema=fields)
+            return ResponseFormat(type="json_object", json_schema=fields, closed=_closed(form, param))
         case "json_schema":
-            schema = fields_of(form.get("json_schema", form), f"{param}.json_schema").get("schema")
-            return ResponseFormat(type="json_schema", json_schema=fields_of(schema, f"{param}.json_schema.schema"))
+            inner = fields_of(form.get("json_schema", form), f"{param}.json_schema")
+            schema = fields_of(inner.get("schema"), f"{param}.json_schema.schema")
+            closed = _closed(inner, f"{param}.json_schema")
+            return ResponseFormat(type="json_schema", json_schema=schema, closed=closed)
         case kind:
             raise bad(f"{param}.type is {shown(kind)}; it must be text, json_object or json_schema.", param)
+
+
+def _closed(form: Json, param: str) -> bool:
+    """Returns the field `closed` beside a schema, which is the engine's own."""
+    closed = form.get("closed", True)
+    if not isinstance(closed, bool):
+        raise bad(f"{param}.closed is {shown(closed)}; it must be true or false.", f"{param}.closed")
+    return closed
 
 
 def tool_options(values: Json, tools: Sequence[Tool]) -> Iterator[tuple[str, str, object]]:

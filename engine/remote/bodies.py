@@ -11,12 +11,14 @@ from typing import Any, Literal, TypeAlias, Unpack, cast
 
 from engine.support.errors import RequestError, shown
 from engine.tools import ToolLike, as_tools
+from engine.tools.formats import USUAL
+from engine.tools.subschemas import Schema, mapped
 from engine.turns.options import SamplingOptions, refuse_unknown, sampling_params
 from engine.types.answer_formats import ResponseFormat
 from engine.types.conversation import as_mapping, conversation_of
 from engine.types.messages import Message, MessagesLike
 from engine.types.sampling import Reasoning, SamplingParams
-from engine.types.tools import ToolChoice, ToolName
+from engine.types.tools import Tool, ToolChoice, ToolName
 
 ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning"]
 
@@ -94,7 +96,7 @@ def request(
     body: dict[str, Any] = {
         "model": settings.model,
         "messages": [_message(message, settings.reasoning_field) for message in conversation_of(messages)],
-        "tools": [tool.model_copy(update={"returns": None}).openai() for tool in records] or None,
+        "tools": [_sent(tool) for tool in records] or None,
         "tool_choice": _choice(settings.tool_choice, [tool.name for tool in records]),
         "parallel_tool_calls": settings.parallel_tool_calls if records else None,
         "response_format": _response_format(settings.response_format),
@@ -142,6 +144,17 @@ def _choice(choice: ToolChoice, names: Sequence[str]) -> str | dict[str, Any] | 
     if name is not None:
         return {"type": "function", "function": {"name": name}}
     return None if choice == "auto" or not names else str(choice)
+
+
+def _sent(tool: Tool) -> dict[str, Any]:
+    """Returns a tool as other servers know it: some refuse the whole request for a key or a format that they do not."""
+    return tool.model_copy(update={"returns": None, "parameters": _usual(tool.parameters)}).openai()
+
+
+def _usual(schema: Schema) -> dict[str, Any]:
+    copy = mapped(schema, lambda _, child: _usual(child), "$")
+    name = copy.get("format")
+    return {**copy, "format": USUAL[name]} if isinstance(name, str) and name in USUAL else copy
 
 
 def _response_format(format_: ResponseFormat | Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -86,7 +86,8 @@ FORMATS: Mapping[str, Callable[[str], bool]] = {
 """Whether a text has the format, by name. With `-local` it has no offset from UTC (OpenAPI's format registry), with
 `iso-` it may have one (ajv's formats); an `iso-duration` may be negative, and its seconds have a fraction."""
 
-_CALENDAR = r"[0-9]{4}-((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-9])|(0[13-9]|1[0-2])-30|(0[13578]|1[02])-31)"
+_YEAR = "([1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"  # Python's calendar begins with the year 1
+_CALENDAR = rf"{_YEAR}-((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-9])|(0[13-9]|1[0-2])-30|(0[13578]|1[02])-31)"
 _HOUR = "([01][0-9]|2[0-3]):[0-5][0-9]"
 _CLOCK = rf"{_HOUR}:([0-5][0-9]|60)(\.[0-9]{{1,6}})?"
 _OFFSET = f"(Z|[+-]{_HOUR})"
@@ -134,6 +135,13 @@ PATTERNS: Mapping[str, str] = {
 }
 """What a grammar allows under a format (RFC 3339, 9562, 791, 4291): every value of it, with numbers that end and
 letters in the usual case. Which years have a 29th of February is for the check."""
+
+
+USUAL: Mapping[str, str] = {
+    **{f"{name}-local": name for name in ("date-time", "time")},
+    **{f"iso-{name}": name for name in ("date-time", "time", "duration")},
+}
+"""The format of JSON Schema itself that is nearest to another one, for programs that know no others."""
 
 
 def _fits(fits: Callable[[str], bool], value: object) -> bool:

@@ -17,14 +17,27 @@ _NULL = {"type": "null"}
 
 
 class TypeSchema(GenerateJsonSchema):
-    """Writes the schema of a type. A default that JSON cannot represent is omitted, without a warning: the call still
-    uses it. A `Decimal` is a number, or a text of sign, digits and point; pydantic says: any text."""
+    """Writes the schema of a type, as exactly as pydantic itself writes and reads its values. A default that JSON
+    cannot represent is omitted, without a warning: the call still uses it."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - as pydantic declares it
 
+    def datetime_schema(self, schema: core_schema.DatetimeSchema) -> dict[str, Any]:
+        """Returns the schema of a time of a day: with an offset from UTC, without, or either, as the type says."""
+        return _offset(super().datetime_schema(schema), schema.get("tz_constraint"))
+
+    def time_schema(self, schema: core_schema.TimeSchema) -> dict[str, Any]:
+        """Returns the schema of a time: see `datetime_schema`."""
+        return _offset(super().time_schema(schema), schema.get("tz_constraint"))
+
+    def timedelta_schema(self, schema: core_schema.TimedeltaSchema) -> dict[str, Any]:
+        """Returns the schema of a duration, which may be negative and have a fraction of a second."""
+        stated = super().timedelta_schema(schema)
+        return {**stated, "format": "iso-duration"} if stated.get("format") == "duration" else stated
+
     def decimal_schema(self, schema: core_schema.DecimalSchema) -> dict[str, Any]:
-        """Returns the schema of a decimal: a number if it has bounds, which say nothing of a text; a text if its digits
-        are counted, which a number cannot say; else either."""
+        """Returns the schema of a decimal: a number if it has bounds, which say nothing of a text; a text of sign,
+        digits and point if the digits are counted, which a number cannot say; else either."""
         text = {"type": "string", "pattern": _decimal(schema)}
         if "max_digits" in schema or "decimal_places" in schema:
             return text
@@ -32,6 +45,13 @@ class TypeSchema(GenerateJsonSchema):
         if number is None:
             return text
         return number if schema.keys() & _BOUNDS else {"anyOf": [number, text]}
+
+
+def _offset(schema: dict[str, Any], constraint: str | int | None) -> dict[str, Any]:
+    if "format" not in schema or constraint not in (None, "naive"):
+        return schema
+    name = schema["format"]
+    return {**schema, "format": f"{name}-local" if constraint == "naive" else f"iso-{name}"}
 
 
 _BOUNDS = frozenset(["ge", "gt", "le", "lt", "multiple_of"])

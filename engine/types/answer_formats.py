@@ -6,7 +6,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias
 from typing import _SpecialForm as SpecialForm  # pyright: ignore[reportPrivateUsage] - what mypy takes Literal[...] for
 
-from typing_extensions import TypeVar
+from typing_extensions import TypeAliasType, TypeVar
 
 from engine.support.errors import RequestError
 from engine.types.parts import Record
@@ -21,11 +21,12 @@ Answer_co = TypeVar("Answer_co", default=Any, covariant=True)
 class ResponseFormat(Record):
     """What a final answer must be: any text, any JSON object, or JSON that fits a schema.
 
-    `json_schema` holds for "json_object" too, as in llama.cpp's server.
+    `json_schema` holds for "json_object" too, as in llama.cpp's server. `closed`: see `JsonSchema`.
     """
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     json_schema: dict[str, Any] | None = None
+    closed: bool = True
 
 
 class AnswerFormat(Generic[Answer_co]):
@@ -36,9 +37,14 @@ class AnswerFormat(Generic[Answer_co]):
 
 @dataclass(frozen=True, slots=True)
 class JsonSchema(AnswerFormat[Any]):
-    """An answer that is JSON and fits a schema."""
+    """An answer that is JSON and fits a schema.
+
+    closed: objects with `properties` take no other keys, which small models invent, unless the schema says or implies
+    otherwise. False takes the schema exactly as it stands.
+    """
 
     schema: Mapping[str, Any] | bool
+    closed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,7 @@ ResponseFormatLike: TypeAlias = (
     | tuple[str, ...]
     | UnionType
     | SpecialForm
+    | TypeAliasType
     | None
 )
 """What an answer must be: a type that pydantic knows, `JsonSchema`, `Choice` or a list of texts, `Regex`, `Lark`,

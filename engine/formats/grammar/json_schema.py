@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias, cast
 
+from engine.formats.parsing.object_schemas import items_of, resolved
 from engine.support.errors import RequestError, shown
 from engine.tools.check import plain_schema
 from engine.tools.formats import FORMATS, PATTERNS
@@ -24,6 +25,7 @@ _CHECKED = frozenset(
 _HELD = frozenset(["email", "hostname", "uri", *PATTERNS])
 """Formats that a grammar holds: by a pattern of ours, or as llguidance knows them."""
 _APPLICATORS = frozenset(["anyOf", "oneOf", "allOf", "$ref", "if", "then", "else", "dependentSchemas"])
+_SAYS = frozenset(["additionalProperties", "unevaluatedProperties", "patternProperties"])
 _OF_OBJECTS = frozenset(["properties", "required", "patternProperties", "additionalProperties"])
 
 
@@ -43,14 +45,16 @@ def prepared(schema: object, refusal: Refusal, what: str, *, close: bool) -> Pre
     """Prepare a caller's schema. `what` names it in errors.
 
     close: objects that declare properties but do not mention additional ones allow none, since a model would invent
-    some. Raises RequestError, with the JSON path, for what is not a JSON Schema and for what no grammar can enforce.
+    some; if not, the schema is taken exactly as it stands. Raises RequestError, with the JSON path, for what is not a
+    JSON Schema and for what no grammar can enforce.
     """
     schema = {} if schema is True else schema
     if not isinstance(schema, Mapping):
         raise RequestError(f"{what} is not a JSON Schema but {shown(schema)}; give a dictionary.")
     plain: Schema = plain_schema(what, cast("object", schema))
     _refuse_long_integers(plain, what)
-    strict = _ending(closed(plain) if close else plain)
+    named = _enumerated(plain, plain)
+    strict = _ending(closed(named) if close else named)
     if refusal([strict]) == [None]:
         return Prepared(strict)
     checked: list[str] = []
@@ -64,6 +68,34 @@ def prepared(schema: object, refusal: Refusal, what: str, *, close: bool) -> Pre
     raise RequestError(
         f"{what} cannot be held at {place}: {why}. Change the schema there, or leave the constraint out."
     )
+
+
+def _enumerated(schema: Schema, root: Schema, place: str = "$") -> Schema:
+    """Returns a copy in which an object whose keys are enumerated has them as optional members, and no others."""
+    copy = mapped(schema, lambda path, child: _enumerated(child, root, path), place)
+    keys = _keys(root, copy.get("propertyNames"))
+    if keys is None or "patternProperties" in copy:
+        return copy
+    declared, others = copy.get("properties", {}), copy.get("additionalProperties", {})
+    allowed = keys if others is not False else [key for key in keys if key in declared]
+    rest = {key: item for key, item in copy.items() if key != "propertyNames"}
+    return {**rest, "properties": {key: declared.get(key, others) for key in allowed}, "additionalProperties": False}
+
+
+def _keys(root: Schema, names: object) -> list[str] | None:
+    """Returns the keys that `propertyNames` enumerates; None if it does not. An integer, as Python's enumerations have,
+    is its digits."""
+    if isinstance(names, Mapping) and isinstance(reference := cast("Schema", names).get("$ref"), str):
+        names = resolved(root, reference)
+    if not isinstance(names, Mapping) or not (stated := cast("Schema", names)).keys() <= _NAMING:
+        return None
+    values = [stated["const"]] if "const" in stated else items_of(stated.get("enum"))
+    digits = stated.get("type") == "integer"
+    keys = [value if isinstance(value, str) else str(value) for value in values if isinstance(value, str) or digits]
+    return keys if {"const", "enum"} & stated.keys() else None
+
+
+_NAMING = frozenset(["enum", "const", "type", "title", "description", "default"])
 
 
 def _ending(schema: Schema, place: str = "$") -> Schema:
@@ -96,8 +128,9 @@ def _has_long_integer(value: object) -> bool:
 
 
 def closed(schema: Schema) -> Schema:
-    """Returns a copy in which each object that declares properties allows no others, unless the schema says so itself.
-    Objects that several schemas describe together (`allOf`, keywords beside `anyOf` or `$ref`) are unchanged."""
+    """Returns a copy in which each object that declares properties allows no others, unless the schema says so itself,
+    or names others (`_names_others`). Objects that several schemas describe together (`allOf`, keywords beside `anyOf`
+    or `$ref`) are unchanged."""
     open_targets: set[str] = set()
     for _, node in subschemas(schema):
         mixed = bool(node.keys() & _OF_OBJECTS)
@@ -118,12 +151,21 @@ def closed(schema: Schema) -> Schema:
             return visit(path, child, may_close=below)
 
         copy = mapped(node, inner, place)
-        says = {"additionalProperties", "unevaluatedProperties", "patternProperties"}
-        if may_close and "properties" in node and not node.keys() & (_APPLICATORS | says):
-            copy["additionalProperties"] = False
+        if may_close and "properties" in node and not node.keys() & (_APPLICATORS | _SAYS):
+            declared: Schema = copy["properties"]
+            copy["properties"] = {**declared, **{name: {} for name in node.get("required", ()) if name not in declared}}
+            copy["additionalProperties"] = _names_others(node)
         return copy
 
     return visit("$", schema, may_close="#" not in open_targets)
+
+
+def _names_others(node: Schema) -> bool:
+    """Whether an object must have, or may need, members that it does not declare."""
+    declared: Mapping[str, object] = node["properties"]
+    dependent = {**node.get("dependentRequired", {}), **node.get("dependencies", {})}
+    named = [*node.get("required", ()), *dependent, *(name for each in dependent.values() for name in items_of(each))]
+    return not declared.keys() >= set(named) or node.get("minProperties", 0) > len(declared)
 
 
 def _unheld(schema: Schema, refusal: Refusal) -> frozenset[tuple[str, object]]:

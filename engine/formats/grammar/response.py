@@ -4,7 +4,8 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias, cast, get_origin
+from inspect import isroutine
+from typing import Any, TypeAlias, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -53,17 +54,20 @@ def response_of(given: object, enforcer: Enforcer) -> Response | None:
     match given:
         case None | {"type": "text"} | ResponseFormat(type="text"):
             return None
-        case JsonSchema(schema):
-            return _by_schema(schema, enforcer.refusal)
+        case JsonSchema(schema, closed):
+            return _by_schema(schema, enforcer.refusal, close=closed)
         case ResponseFormat(type="json_object", json_schema=None):
             return _by_schema({"type": "object"}, enforcer.refusal)
-        case ResponseFormat(json_schema=schema):
-            return _by_schema(schema or {}, enforcer.refusal)
+        case ResponseFormat(json_schema=schema, closed=closed):
+            return _by_schema(schema or {}, enforcer.refusal, close=closed)
         case {"type": "json_object"}:
-            schema = cast("Mapping[str, Any]", given).get("schema")
-            return _by_schema({"type": "object"} if schema is None else _mapping(schema), enforcer.refusal)
+            form = cast("Mapping[str, Any]", given)
+            schema = {"type": "object"} if form.get("schema") is None else _mapping(form["schema"])
+            return _by_schema(schema, enforcer.refusal, close=_closed(form))
         case {"type": "json_schema"}:
-            return _by_schema(_named_schema(cast("Mapping[str, Any]", given)), enforcer.refusal)
+            form = cast("Mapping[str, Any]", given)
+            inner = form.get("json_schema", form)
+            return _by_schema(_schema_in(inner), enforcer.refusal, close=_closed(inner))
         case Choice(options):
             return _choice(options)
         case list() | tuple() if given and all(isinstance(text, str) for text in cast("Sequence[object]", given)):
@@ -93,8 +97,8 @@ def _is_schema(given: Mapping[str, Any]) -> bool:
 _JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 
 
-def _by_schema(schema: object, refusal: Refusal) -> Response:
-    ready = prepared(schema, refusal, "The schema of response_format", close=True)
+def _by_schema(schema: object, refusal: Refusal, *, close: bool = True) -> Response:
+    ready = prepared(schema, refusal, "The schema of response_format", close=close)
     stated = cast("Mapping[str, Any]", schema) if isinstance(schema, Mapping) else None
     for place, pattern in unmatched(stated or {}):
         raise RequestError(
@@ -120,7 +124,7 @@ def _by_type(kind: Any, refusal: Refusal) -> Response:
 
 
 def _is_type(kind: object) -> bool:
-    return isinstance(kind, type) or get_origin(kind) is not None
+    return not (isinstance(kind, str) or isroutine(kind))  # pydantic takes a name, and a function for what it returns
 
 
 def _has_hash(kind: object) -> bool:
@@ -208,10 +212,15 @@ def _matched(grammar: str, enforcer: Enforcer) -> Reader:
     return read
 
 
-def _named_schema(given: Mapping[str, Any]) -> object:
-    """Returns the schema inside OpenAI's dictionary, of Chat Completions (`json_schema.schema`) or Responses
-    (`schema`)."""
-    inner = given.get("json_schema", given)
+def _closed(form: Mapping[str, Any]) -> bool:
+    """Returns the field `closed` beside a schema in OpenAI's dictionary, which is our own."""
+    if not isinstance(closed := form.get("closed", True), bool):
+        raise RequestError(f'The "closed" of response_format must be true or false, not {shown(closed)}.')
+    return closed
+
+
+def _schema_in(inner: object) -> object:
+    """Returns the schema inside OpenAI's dictionary: of Chat Completions, `json_schema`, or of Responses, the whole."""
     schema = cast("Mapping[str, Any]", inner).get("schema") if isinstance(inner, Mapping) else None
     if not isinstance(schema, Mapping | bool):
         raise RequestError(

@@ -1,7 +1,7 @@
 """Whether a text may be written under a constraint: values in answers, and in demanded calls of every shape."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from cases.canonical import Call, Turn
@@ -39,7 +39,10 @@ def takes(start: Matcher, text: str) -> bool:
     """Whether a grammar allows a text as a whole."""
     position = start.copy()
     data = list(text.encode())
-    return len(position.allowed(data)) == len(data) and all(map(position.consume, data)) and position.accepts
+    for byte in data:
+        if (position.number_must_end and chr(byte).isdigit()) or not position.consume(byte):
+            return False
+    return position.accepts
 
 
 def answers(response: Response) -> Matcher:
@@ -47,11 +50,15 @@ def answers(response: Response) -> Matcher:
     return byte_compiler().compiled(GrammarText(as_text).text(response.answer.node, {}))
 
 
-def calls(family: str, tool: Tool) -> Matcher:
-    """The start of the grammar of one demanded call of a tool."""
+def held(tool: Tool) -> Tool:
+    """The tool with the schema that its calls are held to."""
     schema = prepared(tool.parameters, matcher.refusal, "The schema", close=True).schema
-    format_ = builtin_families().get(family).format
-    return byte_compiler().compiled(grammar_of(format_, (tool.model_copy(update={"parameters": dict(schema)}),), 1))
+    return tool.model_copy(update={"parameters": dict(schema)})
+
+
+def calls(family: str, tool: Tool) -> Matcher:
+    """The start of the grammar of one demanded call of a tool, which is held."""
+    return byte_compiler().compiled(grammar_of(builtin_families().get(family).format, (tool,), 1))
 
 
 def call_of(family: str, tool: Tool, arguments: str) -> str:
@@ -79,13 +86,20 @@ def _literal(value: Any) -> str:
             return repr(value)
 
 
-def unwritable(family: str, start: Matcher, tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-    """Why a call with these arguments cannot be demanded of a family; None if it can, and reads back."""
+def _same(value: Any) -> Any:
+    return value
+
+
+def unwritable(
+    family: str, start: Matcher, tool: Tool, arguments: Mapping[str, Any], means: Callable[[Any], Any] = _same
+) -> str | None:
+    """Why a call with these arguments cannot be demanded of a family; None if it can, and reads back as what they
+    mean."""
     text = call_of(family, tool, json.dumps(arguments, ensure_ascii=False))
     if not takes(start, text):
         position, data = start.copy(), list(text.encode())
         return f"{family}: {bytes(data[: len(position.allowed(data))])!r} cannot go on as {text!r}"
     (call,) = read_back(family, (tool,), text).tool_calls
-    if call.error or json.loads(call.arguments) != arguments:
+    if call.error or means(json.loads(call.arguments)) != means(arguments):
         return f"{family}: {text!r} is read as {call.arguments} ({call.error})"
     return None
