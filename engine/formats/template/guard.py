@@ -354,12 +354,30 @@ class Guard:
         """Returns the text to send, and who wrote it.
 
         The text is the plain render's, unless the template examines a text that could become part of a marker: then it
-        is that of a render in which the template could not do so. Raises what rendering without marks raises.
+        is that of a render in which the template could not do so. Raises what rendering without marks raises, unless
+        the template refuses just such a text.
         """
-        plain = render(None)
-        found = self._found(render, plain)
+        try:
+            plain = render(None)
+        except TemplateStoppedError:
+            raise
+        except TemplateError as refusal:
+            found, plain = self._spared(render, refusal), None
+        else:
+            found = self._found(render, plain)
         callers = self._with_words(render, found)
         return Authored(found.text, callers, None if found.text == plain else found.marking, found.complete)
+
+    def _spared(self, render: Render, refusal: TemplateError) -> Authored:
+        """Returns the render in which the template cannot see callers' text that could become part of a marker, and
+        reads all else. Raises the refusal if that is not what it refused."""
+        first = self._marked(render, Sparing.WORDS)
+        own = self._own(first) if first else Counter[str]()
+        near = (self._markers.counted(first.text) - own).keys() if first else ()
+        harmless = self._marked(render, Sparing.HARMLESS, near) if near else None
+        if harmless is None or not self._own(harmless) <= own:
+            raise refusal
+        return harmless
 
     def _found(self, render: Render, plain: str) -> Authored:
         """Returns the marked render with the same text, or the one to send instead of the plain one."""
