@@ -1,4 +1,5 @@
-"""What a chat template can do, found out by rendering probes with it."""
+"""What a chat template can do, found out by rendering probes with it. A probe holds what the template insists on, so
+that it is not refused for another reason than the one that it asks about."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -88,6 +89,8 @@ class _Probe:
         self._fixed = fixed
         self._no_tools: list[Any] | None = None
         self._parts = False
+        self._unsaid = ""
+        """The field of reasoning that an answer may not leave out."""
 
     def run(self) -> Capabilities:
         user = _says("user", "USERTEXT")
@@ -97,6 +100,7 @@ class _Probe:
         plain = not self._parts or self._shows([user], "USERTEXT")
         mute = not plain and self._render([user]) is not None
         self._parts = self._parts and plain
+        self._unsaid = self._needed_reasoning(user)
         arguments = self._arguments(user)
         null_content = not arguments and bool(arguments := self._arguments(user, content=None))
         form = "string" if "string" in arguments and "object" not in arguments else "object"
@@ -140,9 +144,8 @@ class _Probe:
             any_text="string" not in arguments or self._shows_any_text(user, call),
             null_content=null_content,
             reasoning_fields=fields,
-            both=not fields
-            or self._shows([user, {**call, fields[0]: "WHY", "content": "SAID"}, _result("R")], "ARGVALUE"),
-            needs_reasoning=bool(fields) and self._needs_reasoning(fields[0], user),
+            both=not fields or self._takes_both(fields[0], user, call),
+            needs_reasoning=bool(fields and self._unsaid),
             short_ids=bool(arguments) and self._needs_short_ids(user, call),
             repeats=self._repeats(user, call if arguments and role == "tool" else None),
             silence=self._shows([user, _says("assistant", ""), _says("user", "SECONDTEXT")], "SECONDTEXT"),
@@ -153,13 +156,23 @@ class _Probe:
     ) -> str | None:
         if self._parts:
             messages = [_with_parts(message) for message in messages]
+        if self._unsaid:
+            messages = [self._with_reasoning(message) for message in messages]
         given = values(self._template, self._fixed, messages, tools or self._no_tools, generates=generates)
         try:
             return self._template.render({**given, **variables})
         except TemplateStoppedError:
             raise
         except TemplateError:
+            if tools is None and any("tool_calls" in message for message in messages):
+                return self._render(messages, [_TOOL], generates, **variables)  # calls of tools that nobody stated
             return None  # a refusal is the answer to the probe
+
+    def _with_reasoning(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns an answer without reasoning as the template insists on it."""
+        if message["role"] != "assistant" or any(field in message for field in REASONING_FIELDS):
+            return message
+        return {**message, self._unsaid: ""}
 
     def _shows(
         self,
@@ -242,11 +255,18 @@ class _Probe:
             and self._shows([user, *answers, second], "SAIDTOO", "SECONDTEXT")
         )
 
-    def _needs_reasoning(self, field: str, user: Mapping[str, Any]) -> bool:
+    def _takes_both(self, field: str, user: Mapping[str, Any], call: Mapping[str, Any]) -> bool:
+        return self._shows([user, {**call, field: "WHY", "content": "SAID"}, _result("R")], "ARGVALUE")
+
+    def _needed_reasoning(self, user: Mapping[str, Any]) -> str:
+        """Returns the field without which an answer is refused; "" if none is needed."""
         answer = _says("assistant", "SAIDTEXT")
         if self._shows([user, answer], "SAIDTEXT", generates=False):
-            return False
-        return self._shows([user, {**answer, field: ""}], "SAIDTEXT", generates=False)
+            return ""
+        for field in REASONING_FIELDS:
+            if self._shows([user, {**answer, field: ""}], "SAIDTEXT", generates=False):
+                return field
+        return ""
 
     def _needs_short_ids(self, user: Mapping[str, Any], call: Mapping[str, Any]) -> bool:
         calls = [{**call["tool_calls"][0], "id": _LONG_ID}]
