@@ -209,13 +209,18 @@ class IsolatedRunner:
         """Whether `submit` refuses requests: after `close`, or when the engine is broken."""
         return self._refusal is not None
 
+    @property
+    def in_own_thread(self) -> bool:
+        """Whether the caller is in the thread that delivers replies, where waiting for one would never end."""
+        return threading.current_thread() is self._thread
+
     def close(self) -> None:
         """Cancel what runs, end the child, join the thread; may be called twice. A child that is stuck is killed."""
         with self._gate:
             self._closed = True
             self._refusal = self._refusal or EngineError("The engine is closed; load it again.")
         self._link.shut()  # which tells the child to end
-        if threading.current_thread() is not self._thread:
+        if not self.in_own_thread:
             self._thread.join(_GRACE)
             if self._thread.is_alive():
                 self._link.child.kill()

@@ -38,6 +38,8 @@ class LoopHandle(Protocol):
     def closed(self) -> bool: ...
     @property
     def restarts(self) -> int: ...
+    @property
+    def in_own_thread(self) -> bool: ...
     def submit(self, request: Request) -> None: ...
     def ask(self, order: Embed | LoadAdapter | DropAdapter) -> None: ...
     def unpin(self, id_: int) -> None: ...
@@ -137,6 +139,11 @@ class Runner:
         """Whether `submit` refuses requests: after `close`, or when the loop broke."""
         return self._refusal is not None
 
+    @property
+    def in_own_thread(self) -> bool:
+        """Whether the caller is in the thread that delivers replies, where waiting for one would never end."""
+        return threading.current_thread() is self._thread
+
     def close(self) -> None:
         """Cancel what runs, free the backend and wait for the thread's end. May be called twice; from the thread itself
         it does not wait.
@@ -149,7 +156,7 @@ class Runner:
                 self._refusal = EngineError("The engine is closed; load it again.")
             self._inbox.put(Close())
         self._loop.interrupt()
-        if threading.current_thread() is not self._thread:
+        if not self.in_own_thread:
             self._ended.wait()
             self._thread.join()
 

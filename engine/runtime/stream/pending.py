@@ -14,9 +14,11 @@ from engine.support.offloop import keep_awake
 class PendingVectors:
     """The reply to a request for vectors, once it is there."""
 
-    def __init__(self, queue: OutputQueue, cancel: Callable[[], None]) -> None:
+    def __init__(self, queue: OutputQueue, cancel: Callable[[], None], check: Callable[[], None]) -> None:
+        """`check` is called before a wait; it raises if no reply can come."""
         self._queue = queue
         self._cancel = cancel
+        self._check = check
         self._reply: Reply | None = None
 
     def cancel(self) -> None:
@@ -27,6 +29,8 @@ class PendingVectors:
         """Wait for the vectors, and return them. Leaving the wait, as by Ctrl-C, cancels the request. Raises what the
         request failed with, and TimeoutError after `timeout` seconds."""
         try:
+            if not self._queue.over.is_set():
+                self._check()
             self._reply = self._reply or self._queue.replies.get(timeout=timeout)
         except BaseException as error:
             self.cancel()
@@ -47,6 +51,7 @@ class PendingVectors:
         keep_awake(future)
         try:
             if not queue.over.is_set():
+                self._check()
                 await future
         except BaseException:
             self.cancel()

@@ -121,6 +121,15 @@ class Service:
         """Raise EngineError in a fork of the process that the context belongs to."""
         self._home.check()
 
+    def _check_wait(self) -> None:
+        """Raise EngineError where waiting for a reply would never end: in a fork, and in the engine's own thread."""
+        self.check()
+        if self._runner.in_own_thread:
+            raise EngineError(
+                "A callback (progress, a logits processor, the end of a turn) asked the engine that it was called by, "
+                "and would wait for itself for ever. Note what you need and ask after the turn, or ask another engine."
+            )
+
     def check_open(self) -> None:
         """Raise EngineError in such a fork, and if the service is closed."""
         self.check()
@@ -278,12 +287,13 @@ class Service:
             self._post.shut(id_)
             self._runner.cancel(id_)
             raise
-        pending = PendingVectors(queue, lambda: self._cancel(id_))
+        pending = PendingVectors(queue, lambda: self._cancel(id_), self._check_wait)
         belongs_to_call(pending)
         return pending
 
     def _reply(self, send: Callable[[int], None]) -> Reply:
         """Returns the only reply to what `send` sends under the id that it gets. Raises the error in it."""
+        self._check_wait()
         id_ = next(self._ids)
         queue = self._post.open(id_, OutputQueue())
         try:
@@ -301,7 +311,7 @@ class Service:
         self._post.open(id_, queue)
         queue.cancel = lambda: runner.cancel(id_)
         # A stream refers to the service, to keep it alive; a queue, to which the service refers, must not.
-        stream = Stream(queue, lambda: self._cancel(id_), lambda: self._runner.end_reasoning(id_), self.check)
+        stream = Stream(queue, lambda: self._cancel(id_), lambda: self._runner.end_reasoning(id_), self._check_wait)
         try:
             runner.submit(request)
         except BaseException:

@@ -207,6 +207,8 @@ class Stream(TwoWayStream[Completion[Answer_co]], Generic[Answer_co]):
     def listen(self, arrived: Callable[[], None], *, of_end: bool = False) -> None:
         """Call `arrived` whenever `take` may return something (`of_end`: once the turn is over, maybe twice): now, then
         in the engine's thread, where it must be quick and raise nothing. For a reader of several streams at once."""
+        if not self._queue.over.is_set():
+            self._check()
         self._queue.waits_for_end = of_end
         self._queue.arrived = arrived
         if not of_end or self._queue.over.is_set():
