@@ -234,7 +234,7 @@ class TextTurn:
             if self._bare.is_cut():
                 return CUT
         while True:
-            quoted = hit in self._openers and hit not in self._marks.control and span.holds_call(hit or "")
+            quoted = hit in self._openers and span.holds_call(hit or "")
             if self._whole is not None and hit in WHOLE:
                 if not self._in_code and span.begins_word and (yield from self._whole.stand_here()):
                     self._unmarked = self._whole

@@ -215,6 +215,17 @@ behind it is the answer. Without its wrapper, a whole call of a declared tool co
 of an output that nothing cut. Where calls end reasoning (`families show` says it), a whole call counts at once,
 elsewhere only if nothing but calls follows. A call that a quote cuts short, or that gives a key twice, is malformed.
 
+In its wrapper, a call in JSON names a tool and has one object of arguments, under the family's key or one that models
+use for it (`arguments`, `parameters`, `args`, `input`, `params`, `kwargs`, `tool_input`, in any case). A second object,
+or a value under any other key, makes it malformed, with that text in it: nothing is left out unsaid. Without a wrapper,
+JSON is a call only if it has just these keys and ids, is whole, fits, and no prose goes on behind it; under an answer's
+format only in the family's own form. A family that writes no markers passes arguments on as they come: what turns out
+to be no call then ends as a malformed one. Where a call is demanded, its name decides.
+
+A call that a text quotes (between backticks, or in a fence that does not begin the answer) is text, in reasoning as in
+content, also where its marker is one token. A name that the output breaks off in is never run: it may be the beginning
+of another.
+
 A value is never run: a string is not over at a marker, and a whole call inside a value is text of it. Behind a string
 that was never closed no call of the turn runs; they are malformed. In a value written without escapes, a closing mark
 that nothing in it opens is the end of the call. (`python benchmarks/markup_values.py`: 40,000 calls with markup in a

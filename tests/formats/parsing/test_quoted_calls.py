@@ -2,7 +2,7 @@
 
 import pytest
 from cases.canonical import Call, Turn
-from cases.parsing_cases import families_where, run, splits
+from cases.parsing_cases import families_where, feed_pieces, pieces, run, splits
 from cases.writer import written
 
 from engine.formats.families import Format, builtin_families
@@ -41,6 +41,17 @@ def test_a_quoted_call_is_not_run(family: str, around: str) -> None:
         completion = fold(run(Parser(family, tools=[TOOL], trace=True), chunks))
         assert completion.tool_calls == (), text
         assert "Rome" in completion.content + completion.reasoning, text
+
+
+@families_where(_has_markers)
+@pytest.mark.parametrize("around", AROUND)
+def test_a_quoted_call_of_one_token_is_not_run(family: str, around: str) -> None:
+    text = _shown(family, around)
+    control = frozenset(builtin_families().get(family).format.control)
+    parser = Parser(family, tools=[TOOL], control_tokens=control)
+    completion = fold(feed_pieces(parser, pieces(family, text)))
+    assert completion.tool_calls == (), text
+    assert "Rome" in completion.content + completion.reasoning, text
 
 
 @families_where(
