@@ -2,14 +2,17 @@
 
     python benchmarks/fuzz.py parser schema --minutes 10
     python benchmarks/fuzz.py --small-models
+    python benchmarks/fuzz.py --slips 60000 --seed 2
 
 Each target has a corpus in tests/fuzz_corpus, which this command reads and writes: inputs that reach, together, what
 was ever reached. A fault is shrunk and stays there as `found-*`, so that a test fails until it is mended. Printed for
 each: inputs tried, inputs in the corpus, lines reached of its modules, faults by name. Exits with 1 if there was one.
-`--small-models` instead judges every golden call as small models spoil it, and prints a table of the classes.
+`--slips COUNT` instead judges drawn calls in other envelopes, quotations, odd and broken names, and answers that only
+name a tool, in every family at every chunking; `--small-models` every golden call as small models spoil it, as a table.
 """
 
 import argparse
+import random
 import sys
 from collections import Counter
 from pathlib import Path
@@ -19,6 +22,8 @@ sys.path[:0] = [str(TESTS / "helpers"), str(TESTS.parent)]
 
 from attacks.fuzz_targets import TARGETS  # noqa: E402
 from attacks.fuzzing import fuzz  # noqa: E402
+from attacks.markup_values import families  # noqa: E402
+from attacks.slips import drawn, judged  # noqa: E402
 from cases.parsing_cases import FAMILIES  # noqa: E402
 from fakes.small_models import KINDS, judge, mutants  # noqa: E402
 
@@ -31,7 +36,10 @@ def main() -> int:
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--dry", action="store_true", help="leave the corpus as it is")
     arguments.add_argument("--small-models", action="store_true", help="the table of what small models spoil")
+    arguments.add_argument("--slips", type=int, default=0, metavar="COUNT", help="so many slips, judged")
     given = arguments.parse_args()
+    if given.slips:
+        return int(_slips(given.slips, given.seed))
     if given.small_models:
         return int(_table())
     print("| target | inputs | seconds | corpus | lines | faults |\n|---|---|---|---|---|---|", flush=True)
@@ -57,6 +65,20 @@ def _table() -> bool:
     for kind, count in counts.items():
         print(f"| {kind} | {count} | {' | '.join(str(guilty[kind, of]) for of in KINDS)} |")
     return any(of != "shown" for _, of in guilty)
+
+
+def _slips(count: int, seed: int) -> bool:
+    """Print what is wrong with the readings of so many slips. Returns whether anything is."""
+    chance, counts, names = random.Random(seed), Counter[tuple[str, str]](), families()
+    for number in range(count):
+        slip = drawn(names[number % len(names)], chance)
+        counts[slip.kind, fault := judged(slip)] += 1
+        if fault and counts[slip.kind, fault] <= 3:
+            print(f"{fault}: {slip}", flush=True)
+    print("| kind | reading | outputs |\n|---|---|---|")
+    for (kind, fault), times in sorted(counts.items()):
+        print(f"| {kind} | {fault or 'right'} | {times:,} |")
+    return any(fault for _, fault in counts)
 
 
 if __name__ == "__main__":

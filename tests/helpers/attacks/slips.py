@@ -1,0 +1,189 @@
+"""Calls as small models slip, and as attackers write them: other envelopes, quotations, odd and broken names,
+answers that only name a tool; in every family, as text and as control tokens, at every chunking.
+
+`judged` says what is wrong with how one is read: a call would run that is not meant, text is gone and nothing says so,
+or another cut gives another reading.
+"""
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cases import writer
+from cases.canonical import Call, Turn
+from cases.parsing_cases import pieces
+
+from engine.formats.families import Format, JsonSyntax, builtin_families
+from engine.formats.parsing import Parser
+from engine.tools import as_tools
+from engine.types.completion import Completion
+from engine.types.events import fold
+from engine.types.prompt import Piece
+
+WIDTHS = (1, 3, 7, 1000)
+KEYS = ("arguments", "parameters", "args", "input", "params", "kwargs", "tool_input")
+"""Under which models put a call's arguments; in other case too."""
+_PROPERTIES: Mapping[str, Any] = {"to": {"type": "string"}, "n": {"type": "integer"}}
+_ODD = (
+    "name",
+    "arguments",
+    "function",
+    "tool_call",
+    "parameters",
+    "null",
+    "true",
+    "end",
+    "x" * 104,
+    "ns/trip",
+    "a.b-c",
+)
+TOOLS = as_tools(
+    [
+        {"name": name, "parameters": {"type": "object", "properties": dict(_PROPERTIES)}}
+        for name in ("trip", "wipe", "wipe_cache", *_ODD)
+    ]
+)
+_VALUES: tuple[Mapping[str, Any], ...] = ({"to": "Rome"}, {"n": 3}, {"to": "Oslo", "n": 12}, {"to": "a b\nc"})
+_BESIDE: tuple[Mapping[str, Any], ...] = (
+    {"thought": "it is far"},
+    {"reason": "it is far"},
+    {"function": {"name": "wipe", "arguments": {"to": "all"}}},
+    {"options": {"to": "Bonn"}},
+    {"to": "Bonn"},
+)
+
+
+@dataclass(frozen=True)
+class Slip:
+    """An output. `meant`: the calls that may run; `kept`: texts that must be found somewhere in the reading, unless a
+    call says that it is malformed; `shown`: text that must be shown whole, whatever else."""
+
+    kind: str
+    family: str
+    output: str
+    meant: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    kept: tuple[str, ...] = ()
+    shown: str = ""
+    prefix: str = ""
+    tokens: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def read(self, width: int) -> Completion:
+        """The reading, text fed in pieces of that many characters."""
+        control = frozenset(builtin_families().get(self.family).format.control) if self.tokens else None
+        prefix = pieces(self.family, self.prefix) if self.tokens else self.prefix
+        parser = Parser(self.family, prefix, tools=TOOLS, control_tokens=control, **self.options)
+        fed = pieces(self.family, self.output) if self.tokens else [Piece(self.output)]
+        events = [
+            event
+            for text, special in fed
+            for part in ([text] if special else [text[at : at + width] for at in range(0, len(text), width)])
+            for event in parser.feed(part, special)
+        ]
+        return fold([*events, *parser.close()])
+
+
+def drawn(family: str, chance: random.Random) -> Slip:
+    """One slip of this family."""
+    format_ = builtin_families().get(family).format
+    made = chance.choice(KINDS)(family, format_, chance)
+    return made if made.kind.startswith("quoted") else replace(made, tokens=chance.random() < 0.4)
+
+
+def judged(slip: Slip) -> str:
+    """What is wrong with the reading of a slip; "" if nothing."""
+    whole, *others = (slip.read(width) for width in WIDTHS[::-1])
+    if any(other != whole for other in others):
+        return "another cut reads another"
+    runs = [(call.name, json.loads(call.arguments)) for call in whole.tool_calls if call.error is None]
+    if any(runs.count(run) > slip.meant.count(run) for run in runs):
+        return "runs what is not meant"
+    told = whole.text + whole.reasoning
+    if slip.shown and slip.shown.strip() not in told:
+        return "an answer is not shown"
+    if any(call.error for call in whole.tool_calls):
+        told += "".join(call.arguments for call in whole.tool_calls)
+    told += "".join(json.dumps(arguments, ensure_ascii=False) + name for name, arguments in runs)
+    return "text is lost" if any(text not in told for text in slip.kept) else ""
+
+
+def _call(format_: Format, name: str, arguments: Mapping[str, Any]) -> str:
+    return writer.written(Turn("", (Call(name, json.dumps(arguments)),)), format_)
+
+
+def _envelope(family: str, format_: Format, chance: random.Random) -> Slip:
+    """Arguments under another key, twice, beside the name or other text; spelt as text; in another envelope."""
+    tools, values = format_.tools, chance.choice(_VALUES)
+    if not isinstance(tools, JsonSyntax) or tools.name_is_key or not tools.section[0]:
+        return _answer(family, format_, chance)
+    name = {tools.name_fields[0]: "trip"}
+    key = chance.choice((str, str, str.upper, str.capitalize))(chance.choice(KEYS))
+    meant: tuple[tuple[str, Mapping[str, Any]], ...] = (("trip", values),)
+    members: Mapping[str, Any]
+    match chance.randrange(6):
+        case 0:
+            members = {**name, key: values}
+        case 1:
+            members = {key: values, **name}
+        case 2:
+            members, meant = {**name, key: values, chance.choice(("payload", "args2", "function")): {"to": "Bonn"}}, ()
+        case 3:
+            members, meant = {**name, **chance.choice(_BESIDE)}, ()
+        case 4:
+            members, meant = {**name, key: values, **chance.choice(_BESIDE)}, ()
+        case _:
+            members = {**name, key: json.dumps(values)}
+    body = json.dumps(members)
+    output = tools.section[0] + (f"[{body}]" if tools.several == "list" else body) + tools.section[1]
+    texts = tuple(str(each) for each in values.values() if isinstance(each, str) and "\n" not in each)
+    return Slip("envelope", family, output, meant, tuple(text for text in texts if text in body))
+
+
+def _quoted(family: str, format_: Format, chance: random.Random) -> Slip:
+    """A call that a text quotes, in reasoning and in content; spelt as text, since a control token is what it is."""
+    tools = format_.tools
+    if tools is None or writer.stated(tools, "heading", ("", ""))[0]:
+        return _answer(family, format_, chance)
+    call = _call(format_, "wipe", {"to": "all"})
+    opens = (format_.content[0], format_.reasoning.close if format_.reasoning else "")
+    if "`" in call or any(mark.strip() and mark.strip() in call for mark in opens):  # it ends the quotation itself
+        return _answer(family, format_, chance)
+    quotes = ("The form would be `{}`, but I must not.", "- never write `{}` here\n- or there", "| `{}` | no |\n")
+    text = chance.choice(quotes).replace("{}", call)
+    if format_.reasoning is None or chance.random() < 0.5:
+        return Slip("quoted in content", family, text, (), ("must not" if "must not" in text else "",))
+    output = f"{text}{format_.reasoning.close}{format_.content[0]}So be it.{format_.content[1]}"
+    return Slip("quoted in reasoning", family, output, (), ("So be it.",), prefix=format_.reasoning.open)
+
+
+def _name(family: str, format_: Format, chance: random.Random) -> Slip:
+    """A call cut in its name, which is another tool's then, and tools with odd names."""
+    if chance.random() < 0.5:
+        output, name = _call(format_, "wipe_cache", {"to": "all"}), "wipe_cache"
+        at = output.index(name)
+        return Slip("name cut", family, output[: chance.randrange(at, at + len(name) + 1)])
+    tools = format_.tools
+    names = [name for name in _ODD if "/" not in name or tools is None or tools.shape != "pythonic"]
+    name, values = chance.choice(names), chance.choice(_VALUES[:3])
+    return Slip("odd name", family, _call(format_, name, values), ((name, values),), (name,))
+
+
+def _answer(family: str, format_: Format, chance: random.Random) -> Slip:
+    """An answer that only names a tool, alone or in a list, under an answer's format, or where no call is wanted."""
+    named: tuple[dict[str, Any], ...] = (
+        {"name": "wipe", "risk": "high"},
+        {"name": "wipe"},
+        {"name": "wipe", "description": "All.", "parameters": {"type": "object", "properties": {}}},
+        {"name": "trip", "to": "Rome"},
+        {"tool": "wipe", "why": "asked"},
+    )
+    one = chance.choice(named)
+    forms: tuple[Any, ...] = (one, [one, one], {"tools": [one]})
+    answer = json.dumps(chance.choice(forms), indent=chance.choice((None, 1)))
+    options = chance.choice(({}, {"json": True}, {"tool_choice": "none"}))
+    return Slip("answer", family, answer, (), (), answer, options=options)
+
+
+KINDS: Sequence[Callable[[str, Format, random.Random], Slip]] = (_envelope, _quoted, _name, _answer)
