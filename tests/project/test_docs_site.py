@@ -125,20 +125,6 @@ def test_every_page_that_is_named_is_there(repository: Path) -> None:
     assert {page: where for page, where in named.items() if page not in others and not (ROOT / page).is_file()} == {}
 
 
-def test_an_old_address_leads_to_the_page(site: Path) -> None:
-    """Those of every page that was ever moved, as the table of docs/site/hooks.py has them."""
-    leads = {
-        path: found[1]
-        for path in site.rglob("*.html")
-        if (found := re.search(r'http-equiv="refresh" content="\d; url=([^"]+)"', path.read_text(encoding="utf-8")))
-    }
-    assert len(leads) > 40
-    for path, address in leads.items():
-        target = (path.parent / address).resolve()
-        assert target.is_file(), f"{path.name}: {address}"
-        assert target not in leads
-
-
 def test_every_decision_has_a_page_with_its_number() -> None:
     """The index leads to each, under its own title; what cites a number finds it."""
     folder = DOCS / "about" / "decisions"
