@@ -2,7 +2,7 @@
 
 python examples/mcp_agent.py [MODEL.gguf]
 
-Needs `pip install 'llama-engine[mcp]'`. This file is the server, too: it starts itself with `--serve`.
+Needs `pip install '.[mcp]'`. This file is the server, too: it starts itself with `--serve`.
 """
 
 import sys

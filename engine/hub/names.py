@@ -74,10 +74,14 @@ def _short(text: str) -> Name | None:
     return replace(name, quantization=found["quantization"] or name.quantization)
 
 
+def is_bare(text: str) -> bool:
+    """Whether a text is one word, as other programs call models: `llama3.2`, `gpt-4o`."""
+    return _SHORT.fullmatch(text) is not None and not text.lower().endswith(".gguf")
+
+
 def near_names(text: str) -> str:
     """Returns a question that names the models whose short names are like a text; "" if none is."""
-    is_short = _SHORT.fullmatch(text) is not None and not text.lower().endswith(".gguf")
-    return did_you_mean(text, (*short_names(), *PACKAGED), "") if is_short else ""
+    return did_you_mean(text, (*short_names(), *PACKAGED), "") if is_bare(text) else ""
 
 
 def parse(text: str, hosts: AbstractSet[str] = HUB_HOSTS) -> Name | None:

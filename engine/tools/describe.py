@@ -253,6 +253,11 @@ def _arguments_of(function: Callable[..., Any], name: str, about: Mapping[str, s
     positional: list[str] = []
     keywords: list[tuple[str, str]] = []
     contexts: list[str] = []
+    if next(iter(signature.parameters), "") == "self" and "self" not in hints:
+        raise RequestError(
+            f"Tool {shown(name)} is a method of a class, and nothing gives its `self`: give the method of an object, "
+            f"tools=[thing.{name}]."
+        )
     for number, parameter in enumerate(signature.parameters.values()):
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise RequestError(

@@ -101,7 +101,7 @@ class SamplingParams(Record):
     samplers: Annotated[tuple[SamplerName, ...], Field(max_length=32)] | None = None
     logprobs: int | None = Field(default=None, ge=0, le=100)
     seed: int | None = Field(default=None, ge=0, lt=2**32)
-    stop: tuple[Annotated[str, Field(max_length=100_000)], ...] = Field(default=(), max_length=100)
+    stop: tuple[Annotated[str, Field(min_length=1, max_length=100_000)], ...] = Field(default=(), max_length=100)
     stop_tokens: tuple[Annotated[int, Field(ge=0)], ...] = ()
     ignore_eos: bool = False
     max_tokens: int | None = Field(default=None, ge=1)

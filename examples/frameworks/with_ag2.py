@@ -1,6 +1,6 @@
 """ag2 over Chat Completions.
 
-pip install 'llama-engine[openai]' 'ag2[openai]'
+pip install '.[openai]' 'ag2[openai]'
 python examples/frameworks/with_ag2.py [MODEL.gguf]
 """
 

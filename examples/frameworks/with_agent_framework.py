@@ -1,6 +1,6 @@
 """Microsoft's agent-framework over Chat Completions.
 
-pip install 'llama-engine[openai]' agent-framework-openai
+pip install '.[openai]' agent-framework-openai
 python examples/frameworks/with_agent_framework.py [MODEL.gguf]
 """
 

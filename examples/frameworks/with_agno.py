@@ -1,6 +1,6 @@
 """agno over Chat Completions.
 
-pip install 'llama-engine[openai]' agno
+pip install '.[openai]' agno
 python examples/frameworks/with_agno.py [MODEL.gguf]
 """
 

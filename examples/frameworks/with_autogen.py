@@ -1,6 +1,6 @@
 """autogen: an AssistantAgent over Chat Completions.
 
-pip install 'llama-engine[openai]' autogen-agentchat 'autogen-ext[openai]'
+pip install '.[openai]' autogen-agentchat 'autogen-ext[openai]'
 python examples/frameworks/with_autogen.py [MODEL.gguf]
 """
 

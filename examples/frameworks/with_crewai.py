@@ -1,6 +1,6 @@
 """crewai: one agent of its own over Chat Completions.
 
-pip install 'llama-engine[openai]' crewai
+pip install '.[openai]' crewai
 python examples/frameworks/with_crewai.py [MODEL.gguf]
 """
 

@@ -1,6 +1,6 @@
 """google-adk: its agent over litellm, which gets the engine's client.
 
-pip install 'llama-engine[openai]' google-adk litellm
+pip install '.[openai]' google-adk litellm
 python examples/frameworks/with_google_adk.py [MODEL.gguf]
 """
 

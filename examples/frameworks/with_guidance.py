@@ -1,6 +1,6 @@
 """guidance: a record, held to its schema.
 
-pip install 'llama-engine[openai]' guidance
+pip install '.[openai]' guidance
 python examples/frameworks/with_guidance.py [MODEL.gguf]
 """
 

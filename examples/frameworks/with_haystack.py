@@ -1,6 +1,6 @@
 """haystack: its Agent over Chat Completions.
 
-pip install 'llama-engine[openai]' haystack-ai
+pip install '.[openai]' haystack-ai
 python examples/frameworks/with_haystack.py [MODEL.gguf]
 """
 

@@ -1,6 +1,6 @@
 """instructor: the calls of a question as pydantic models, then what came of them as one.
 
-pip install 'llama-engine[openai]' instructor
+pip install '.[openai]' instructor
 python examples/frameworks/with_instructor.py [MODEL.gguf]
 """
 

@@ -1,6 +1,6 @@
 """langchain over Chat Completions and over Responses; a framework that makes its client by itself gets a transport.
 
-pip install 'llama-engine[openai]' langchain langchain-openai
+pip install '.[openai]' langchain langchain-openai
 python examples/frameworks/with_langchain.py [MODEL.gguf]
 """
 

@@ -1,6 +1,6 @@
 """langgraph: a graph of two nodes, the model and its tools.
 
-pip install 'llama-engine[openai]' langgraph langchain-openai
+pip install '.[openai]' langgraph langchain-openai
 python examples/frameworks/with_langgraph.py [MODEL.gguf]
 """
 

@@ -1,6 +1,6 @@
 """litellm: `acompletion` with the engine's client, and a loop over its calls.
 
-pip install 'llama-engine[openai]' litellm
+pip install '.[openai]' litellm
 python examples/frameworks/with_litellm.py [MODEL.gguf]
 """
 

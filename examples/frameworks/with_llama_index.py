@@ -1,6 +1,6 @@
 """llama-index: a FunctionAgent over Chat Completions.
 
-pip install 'llama-engine[openai]' llama-index-core llama-index-llms-openai-like 'openai<3' 'huggingface-hub<2'
+pip install '.[openai]' llama-index-core llama-index-llms-openai-like 'openai<3' 'huggingface-hub<2'
 python examples/frameworks/with_llama_index.py [MODEL.gguf]
 """
 

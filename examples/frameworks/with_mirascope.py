@@ -1,6 +1,6 @@
 """mirascope: its calls over Chat Completions.
 
-pip install 'llama-engine[openai]' mirascope
+pip install '.[openai]' mirascope
 python examples/frameworks/with_mirascope.py [MODEL.gguf]
 """
 

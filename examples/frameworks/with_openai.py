@@ -1,6 +1,6 @@
 """The `openai` package by itself: Responses, with `previous_response_id` in place of a history.
 
-pip install 'llama-engine[openai]'
+pip install '.[openai]'
 python examples/frameworks/with_openai.py [MODEL.gguf]
 """
 

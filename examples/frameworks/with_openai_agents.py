@@ -1,6 +1,6 @@
 """openai-agents: the same agent over Responses, streamed, and over Chat Completions.
 
-pip install 'llama-engine[openai]' openai-agents
+pip install '.[openai]' openai-agents
 python examples/frameworks/with_openai_agents.py [MODEL.gguf]
 """
 

@@ -1,6 +1,6 @@
 """outlines, as for a vLLM server, whose fields the engine understands: schemas, choices, expressions, grammars.
 
-pip install 'llama-engine[openai]' outlines
+pip install '.[openai]' outlines
 python examples/frameworks/with_outlines.py [MODEL.gguf]
 """
 

@@ -1,6 +1,6 @@
 """pydantic-ai over Chat Completions.
 
-pip install 'llama-engine[openai]' 'pydantic-ai-slim[openai]'
+pip install '.[openai]' 'pydantic-ai-slim[openai]'
 python examples/frameworks/with_pydantic_ai.py [MODEL.gguf]
 """
 

@@ -1,6 +1,6 @@
 """semantic-kernel: a ChatCompletionAgent over Chat Completions.
 
-pip install 'llama-engine[openai]' semantic-kernel
+pip install '.[openai]' semantic-kernel
 python examples/frameworks/with_semantic_kernel.py [MODEL.gguf]
 """
 

@@ -4,7 +4,7 @@ By itself smolagents writes them into the conversation as text, the results of a
 a call, the last one of its tool `final_answer`. Models that were trained to call tools do better with what they know:
 `NativeCalls` sends earlier calls as calls, each with its own result, and takes an answer in prose for the final one.
 
-pip install 'llama-engine[openai]' smolagents
+pip install '.[openai]' smolagents
 python examples/frameworks/with_smolagents.py [MODEL.gguf]
 """
 

@@ -1,6 +1,6 @@
 """strands: an Agent over Chat Completions.
 
-pip install 'llama-engine[openai]' 'strands-agents[openai]'
+pip install '.[openai]' 'strands-agents[openai]'
 python examples/frameworks/with_strands.py [MODEL.gguf]
 """
 

@@ -43,6 +43,12 @@ def get_weather(city: str) -> str:
     return f"21 degrees and sunny in {city}"
 
 
+class Weather:
+    def get_weather(self, city: str) -> str:
+        """Get the weather in a city."""
+        return f"{self} {city}"
+
+
 CALLS = Completion(parts=(ToolCall(id="1", name="get_weather", arguments='{"city": "Paris"}'),))
 RESULT = engine.ToolResult(0, "call_1", "sunny")
 SPOKEN = {"role": "user", "content": "Hello! Who are you?"}
@@ -272,6 +278,15 @@ MISTAKES: dict[str, dict[str, str]] = {
         "conversation.send('x')": 'write .chat("...")',
         "conversation.append(SPOKEN)": "llm.conversation([...])",
         "conversation.messages.append(SPOKEN)": "[*messages, ",
+        "llm('Hi')": 'write llm.chat("...")',
+        "[event.text for event in llm.stream('Hi', max_tokens=3)]": "match on the event's class",
+        "llm.complete(llm.render('x'))": "llm.complete(prompt.text)",
+        "llm.embed({'text': 'a'})": "a list of texts; this is a dictionary",
+        "llm.chat('x', tools=[Weather.get_weather])": "tools=[thing.get_weather]",
+        "llm.chat('x', tools=[Weather().get_weather], max_tokens=2).finish_reason": f"{WORKS}'length'",
+        "llm.chat('x', stop=[''])": "at least 1 character",
+        "Engine.load('llama3.2')": "`llama-engine models suggest` names some",
+        "Engine.load('gpt-4o')": "names of Ollama and of services mean nothing here",
     },
 }
 ROWS = [

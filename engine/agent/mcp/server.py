@@ -19,6 +19,7 @@ from engine.agent.mcp.connection import Connection, Lost, reason_of
 from engine.agent.mcp.content import cut, outcome_of
 from engine.agent.mcp.transports import target_of
 from engine.support.errors import EngineError, EngineWarning, RequestError, shown
+from engine.support.extras import install
 from engine.support.offloop import off_loop, off_loop_or_undo
 from engine.tools import ToolOutcome, as_tool, tool_error
 from engine.types.tools import Tool
@@ -68,7 +69,7 @@ class MCP:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         if find_spec("mcp") is None:
-            raise EngineError("The mcp package is not installed: pip install 'llama-engine[mcp]'.")
+            raise EngineError(f"The mcp package is not installed: {install('mcp')}.")
         self._target = target_of(server, env, cwd, headers)
         _check_seconds(timeout=timeout, connect_timeout=connect_timeout)
         _check_counts(max_result=max_result)

@@ -6,7 +6,7 @@ from operator import index
 from engine.runtime.loop.backend import Vocab
 from engine.runtime.media.media import are_whole
 from engine.support.errors import RequestError, shown
-from engine.types.prompt import Piece
+from engine.types.prompt import Piece, Prompt
 
 
 def tokenize(vocab: Vocab, text: object, *, special: bool, add_bos: bool) -> list[int]:
@@ -25,6 +25,8 @@ def detokenize(vocab: Vocab, tokens: Iterable[int]) -> str:
 
 def tokens_of(vocab: Vocab, tokens: Iterable[int]) -> tuple[int, ...]:
     """Returns a caller's list of tokens. Raises RequestError for what is none of this vocabulary's."""
+    if isinstance(tokens, Prompt):
+        raise RequestError("This is a rendered prompt: llm.complete(prompt.text) continues it.")
     if isinstance(tokens, str | bytes | bytearray):
         raise RequestError(f"Tokens must be a list of integers; this is a {type(tokens).__name__}.")
     try:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from engine.support.errors import RequestError, shown
+from engine.support.extras import install
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -137,4 +138,4 @@ def damaged(what: str, error: Exception) -> RequestError:
 
 
 def missing(package: str, extra: str) -> RequestError:
-    return RequestError(f"{package} is needed to read this, and is not installed: pip install 'llama-engine[{extra}]'.")
+    return RequestError(f"{package} is needed to read this, and is not installed: {install(extra)}.")

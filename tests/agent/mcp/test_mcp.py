@@ -596,5 +596,5 @@ def test_without_the_package_the_way_is_named(monkeypatch: pytest.MonkeyPatch) -
         assert name == "mcp"
 
     monkeypatch.setattr("engine.agent.mcp.server.find_spec", find)
-    with pytest.raises(EngineError, match=r"pip install 'llama-engine\[mcp\]'"):
+    with pytest.raises(EngineError, match=r"pip install '\.\[mcp\]'"):
         MCP("server")

@@ -159,5 +159,5 @@ def test_without_soundfile_wav_works_and_flac_says_what_to_install(monkeypatch: 
     flac = sound("FLAC")
     monkeypatch.setitem(sys.modules, "soundfile", None)
     assert (Audio(Audio(TONE, 8000).wav()).samples == TONE).all()
-    with pytest.raises(RequestError, match=r"soundfile is needed.*pip install 'llama-engine\[audio\]'"):
+    with pytest.raises(RequestError, match=r"soundfile is needed.*pip install '\.\[audio\]'"):
         Audio(flac)

@@ -199,7 +199,7 @@ def test_without_pillow_arrays_work_and_files_say_what_to_install(monkeypatch: p
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "PIL", None)
     assert Image(CORNERS).data_url().startswith("data:image/png;base64,")
-    with pytest.raises(RequestError, match=r"Pillow is needed.*pip install 'llama-engine\[images\]'"):
+    with pytest.raises(RequestError, match=r"Pillow is needed.*pip install '\.\[images\]'"):
         Image(file)
 
 
