@@ -144,6 +144,7 @@ class WrittenEngine:
         self.choices = self._choices
         self.stream_complete = self._stream_complete
         self.embedder: Any = None
+        self.decider: Any = None
 
     @property
     def info(self) -> Any:
