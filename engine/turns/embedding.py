@@ -122,7 +122,7 @@ class Embedder:
         self._service.check_open()
         prefix, vocab = self._prefix(settings), self._service.vocab
         if isinstance(texts, Mapping):
-            raise RequestError(f"embed() takes a text, or a list of texts; this is a dictionary: {shown(texts)}.")
+            raise RequestError("embed() takes a text, or a list of texts; this is a dictionary.")
         several = [texts] if isinstance(texts, str) else _listed(texts, "embed")
         tokens: list[tuple[int, ...]] = []
         for index, text in enumerate(several):
