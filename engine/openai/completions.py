@@ -83,10 +83,11 @@ def _seeded(options: Mapping[str, Any], number: int) -> Mapping[str, Any]:
     `Engine.choices`; without a seed, or with -1, which is none, each a random one."""
     if number == 0:
         return options
-    seed = options.get("seed")
-    if not isinstance(seed, int) or seed == -1:
-        return {**options, "seed": secrets.randbits(32)}
-    return {**options, "seed": (seed + number) % 2**32}
+    match options:
+        case {"seed": int(seed)} if seed != -1:
+            return {**options, "seed": (seed + number) % 2**32}
+        case _:
+            return {**options, "seed": secrets.randbits(32)}
 
 
 def text_answer(request: Request, model: str) -> ChoicesAnswer:
