@@ -126,4 +126,8 @@ def refreshed(page: Path) -> Iterator[tuple[Block, str]]:
 if __name__ == "__main__":
     told, page = map(Path, sys.argv[1:3])
     hide(json.loads(sys.argv[3]))
+    if os.environ.get("LLAMA_ENGINE_AMX") == "0":  # a page may open a Llama of llama_cpp first, which knows no variable
+        from engine.llama.lib import library
+
+        library()
     _ = told.write_text(json.dumps([(block.start, text) for block, text in refreshed(page)]), encoding="utf-8")

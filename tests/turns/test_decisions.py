@@ -1,7 +1,7 @@
 """Typed decisions: what questions are made of, how options are read, what is refused."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from math import exp, log
@@ -29,7 +29,7 @@ from engine import (
     off_loop,
 )
 from engine.testing import ScriptedBackend
-from engine.turns.manner import form_of
+from engine.turns.manner import CHOICES, Form, form_of, measured
 from engine.turns.option_tree import OptionTree
 from engine.turns.questions import questions_of
 from engine.types.decisions import ChoiceAnswer, PredicateAnswer, ScoreAnswer
@@ -240,6 +240,30 @@ def test_in_a_child_process_the_same() -> None:
     with Engine.load(n_ctx=512, isolated=True) as apart, Engine.load(n_ctx=512) as here:
         one, other = (dict(llm.decide("x", QUEUES)["answer"].rows) for llm in (apart, here))
         assert one == pytest.approx(other, abs=2e-2)
+
+
+@pytest.mark.parametrize(("shown", "bare", "way"), [(0.2, 0.9, "bare"), (0.9, 0.2, "shown"), (0.5, 0.5, "shown")])
+def test_how_a_model_is_asked_is_settled_by_what_it_gets_right(shown: float, bare: float, way: str) -> None:
+    places = {probe.text: probe.right for probe in CHOICES}
+
+    def ask(asked: Sequence[tuple[str, Form]]) -> list[list[float]]:
+        return [sure(bare if form.relative else shown, len(form.spellings), places[text]) for text, form in asked]
+
+    def sure(p: float, count: int, right: int) -> list[float]:
+        return [p if place == right else (1 - p) / (count - 1) for place in range(count)]
+
+    found, losses = measured(CHOICES, ask)
+    assert found == way
+    assert losses == pytest.approx((-log(shown), -log(bare)))
+
+
+def test_what_a_model_says_without_an_input_counts_against_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Engine.load(n_ctx=512) as llm:
+        monkeypatch.setattr(llm.decider, "_ways", {"choices": "bare"})
+        nothing = ChoiceQuestion("What is it?", ["weather", "money"])
+        same = llm.decide("", nothing)["answer"]
+        assert [p for _, p in same.rows] == pytest.approx([0.5, 0.5], abs=0.02)
+        assert llm.decide("What is the weather in Oslo?", nothing)["answer"].rows != same.rows
 
 
 TOKENS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple), min_size=2, max_size=6, unique=True)
