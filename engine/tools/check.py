@@ -272,9 +272,10 @@ def _resolver(schema: Mapping[str, Any]) -> Any:
     """Returns what finds references in the schema itself or nowhere, never on the network. The schema is searched for
     its anchors once; the libraries alone would search it for each reference."""
     from referencing import Registry
-    from referencing.jsonschema import DRAFT202012
+    from referencing.jsonschema import DRAFT202012, specification_with
 
-    resource = DRAFT202012.create_resource(schema)
+    draft: Any = specification_with(schema.get("$schema", ""), default=cast("Any", DRAFT202012))
+    resource = draft.create_resource(schema)
     address = resource.id() or ""
     return cast("Any", Registry)().with_resource(address, resource).crawl().resolver(address)
 

@@ -1,11 +1,13 @@
 """Makes `Tool` records of functions, pydantic models and dictionaries."""
 
 import inspect
+import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, cast, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
 
@@ -215,18 +217,21 @@ def as_tool(item: ToolLike) -> Tool:
     return tool
 
 
-_READ: WeakKeyDictionary[Callable[..., Any], Tool] = WeakKeyDictionary()
-"""A cache: each function's `Tool`, without the function. Making one takes milliseconds, and every request needs it."""
+_READ: WeakKeyDictionary[Callable[..., Any], tuple[Sequence[object], Tool]] = WeakKeyDictionary()
+"""A cache: each function's `Tool`, without the function, and what it was made of, which reloading a notebook's module
+changes in place. Making one takes milliseconds, and every request needs it."""
+_MADE_OF = ("__name__", "__doc__", "__code__", "__defaults__", "__kwdefaults__")
 
 
 def _from_function(function: Callable[..., Any]) -> Tool:
+    made_of = [getattr(function, name, None) for name in _MADE_OF]
     try:
-        known = _READ.get(function)
+        before, known = _READ.get(function, ((), None))
     except TypeError:  # a callable object that cannot be hashed or weakly referenced
         return _described(function)
-    if known is None:
-        known = _described(function)
-        _READ[function] = known.model_copy(update={"function": None})
+    if known is None or not all(map(operator.is_, before, made_of)):
+        known = _described(function).model_copy(update={"function": None})
+        _READ[function] = made_of, known
     return known.model_copy(update={"function": function})
 
 
@@ -243,7 +248,7 @@ def _described(function: Callable[..., Any]) -> Tool:
 def _arguments_of(function: Callable[..., Any], name: str, about: Mapping[str, str]) -> ModelArguments:
     try:
         signature = inspect.signature(function)
-        hints = get_type_hints(inspect.unwrap(function), include_extras=True)
+        hints = _hints(inspect.unwrap(function))
     except (TypeError, ValueError, NameError) as error:
         raise RequestError(
             f"The signature of tool {shown(name)} cannot be read: {error}. Define what it is annotated with at module "
@@ -281,6 +286,16 @@ def _arguments_of(function: Callable[..., Any], name: str, about: Mapping[str, s
     except (PydanticUserError, NameError, TypeError) as error:
         raise _no_schema(name, error) from error
     return ModelArguments(model, tuple(positional), tuple(keywords), tuple(contexts))
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Returns the annotations of a function's parameters. What it returns may be annotated with anything."""
+    annotations: object = getattr(function, "__annotations__", None)
+    if not isinstance(annotations, dict) or "return" not in annotations:
+        return get_type_hints(function, include_extras=True)
+    known = cast("dict[str, object]", annotations)
+    own = SimpleNamespace(__annotations__={name: kind for name, kind in known.items() if name != "return"})
+    return get_type_hints(own, getattr(function, "__globals__", {}), include_extras=True)
 
 
 def _field(parameter: inspect.Parameter, annotation: Any, about: str | None) -> tuple[Any, Any]:

@@ -454,3 +454,30 @@ def test_docstring_without_sections() -> None:
     assert read_docstring("One line.") == ("One line.", {})
     assert read_docstring("Ratio: a:b\n\nnote: it rounds") == ("Ratio: a:b\n\nnote: it rounds", {})
     assert read_docstring("\nArgs:\n    (nothing of the kind)\n        deeper\n    a:\n") == ("", {})
+
+
+def test_a_function_that_is_edited_in_place_is_read_again() -> None:
+    def old(city: str = "Rome") -> str:
+        """Old words."""
+        return city
+
+    def new(place: int = 3) -> int:
+        """New words."""
+        return place
+
+    assert (as_tool(old).description, list(as_tool(old).parameters["properties"])) == ("Old words.", ["city"])
+    old.__doc__ = "Other words."
+    assert as_tool(old).description == "Other words."
+    old.__defaults__ = ("Oslo",)
+    assert as_tool(old).parameters["properties"]["city"]["default"] == "Oslo"
+    old.__code__, old.__annotations__ = new.__code__, new.__annotations__
+    assert list(as_tool(old).parameters["properties"]) == ["place"]
+
+
+def test_what_a_tool_returns_may_be_annotated_with_anything() -> None:
+    def look(city: "str") -> str:
+        """Look."""
+        return city
+
+    look.__annotations__["return"] = "Nowhere[int]"
+    assert as_tool(look).parameters["properties"] == {"city": {"type": "string"}}

@@ -27,6 +27,7 @@ else:
 _EMPTY_ROOT = re.compile(r"^[ \t]*root\s*::=(?:\s|#[^\n]*)*(?:[\w-]+\s*::=|\Z)", re.MULTILINE)
 _GBNF_WORD = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*|[\w-]+', re.DOTALL)
 """A text, a set of characters, a comment or a name in GBNF. The rule `start` is renamed, for Lark begins there."""
+_GBNF_ESCAPE = re.compile(r"\\(?:(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})|.)", re.DOTALL)
 _TO_QUOTE = re.compile(rb'(?:[^"\\]|\\.)*"', re.DOTALL)
 _SLOW = 0.05
 """Seconds of this thread's processor time that a token may take; the largest schemas take a thousandth of a second. A
@@ -342,10 +343,29 @@ def grammar_of(given: Regex | Lark | GBNF) -> str:
                     "The GBNF grammar's rule `root` is empty, so no answer fits it. Write what it allows."
                 )
             try:
-                return gbnf_to_lark(_GBNF_WORD.sub(lambda word: "start-0" if word[0] == "start" else word[0], grammar))
+                return gbnf_to_lark(_GBNF_WORD.sub(_gbnf_word, grammar))
             except Exception as error:
                 why = str(error).partition("\n")[0]
                 raise RequestError(f"The GBNF grammar cannot be read: {why}. Correct it there.") from error
+
+
+def _gbnf_word(word: re.Match[str]) -> str:
+    """Returns a word of GBNF as Lark has it: no rule of the name `start`, and llama.cpp's escapes as characters."""
+    if word[0] == "start":
+        return "start-0"
+    quote = word[0][0]
+    return _GBNF_ESCAPE.sub(lambda escape: _escaped(escape, quote), word[0]) if quote in '"[' else word[0]
+
+
+def _escaped(escape: re.Match[str], quote: str) -> str:
+    """Returns an escape in a text, or in a set of characters, as a character, escaped where it would mean something."""
+    if escape[1]:
+        char = chr(int(escape[1][1:], 16))
+        short = {"\n": "n", "\r": "r", "\t": "t"}.get(char, char)
+        if quote == "[" and char in "\\]^-[":
+            return f"\\x{ord(char):02x}"
+        return f"\\{short}" if short != char or (quote == '"' and char in '"\\') else char
+    return escape[0][1] if quote == '"' and escape[0][1] in "[]" else escape[0]
 
 
 def accepts(lark: str, text: str) -> bool:
