@@ -106,7 +106,7 @@ class SamplingParams(Record):
     ignore_eos: bool = False
     max_tokens: int | None = Field(default=None, ge=1)
     min_tokens: int | None = Field(default=None, ge=0)
-    repetition_limit: Literal[0] | Annotated[int, Field(ge=64, lt=2**31)] = 512
+    repetition_limit: Literal[0] | Annotated[int, Field(ge=64, lt=2**31)] = 2048
     bad_words: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(default=(), max_length=100)
 
     @field_validator("temperature")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 MOST = {"a bare question": (931, 76.2), "with one tool": (1_262, 75.5)}
 """Calls up to the first token, and for each token after it: those of November 2026, the fewest of three turns. A change
-that adds one says why here."""
+that adds one says why here. Each token asks once whether it is quoted, as a call that reasoning quotes is not run; each
+wait asks twice whether it is made in the engine's own thread, which would wait for ever."""
 
 
 def test_a_turn_takes_no_more_calls_than_it_did(repository: Path) -> None:

@@ -18,7 +18,7 @@ from engine.runtime.loop.repetition import LOOK_EVERY, Repetition
 from engine.types.completion import Completion
 from engine.types.events import ContentDelta
 
-LOOP = "the city, " * 100
+LOOP = "the city, " * 300
 UNITS = st.lists(st.sampled_from([1, 1, 1, 2, 3]), min_size=1, max_size=110)
 PARTS = st.lists(st.tuples(UNITS, st.integers(1, 40)), max_size=4)
 
@@ -96,21 +96,21 @@ def every_door(llm: Any, **options: Any) -> list[Completion]:
 
 def test_every_way_of_asking_ends_alike_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     with scripted(lambda _: LOOP) as llm, caplog.at_level(logging.WARNING):
-        assert {told(each) for each in every_door(llm)} == {(LOOP[:512], "length", "repetition")}
+        assert {told(each) for each in every_door(llm)} == {(LOOP[:2048], "length", "repetition")}
         assert told(llm.chat("Go.", repetition_limit=100)) == (LOOP[:128], "length", "repetition")
-        page: Any = llm.chat("Go.", min_tokens=600)
-        assert told(page) == (LOOP[:640], "length", "repetition")
+        page: Any = llm.chat("Go.", min_tokens=2200)
+        assert told(page) == (LOOP[:2240], "length", "repetition")
         asked: Any = {"model": "m", "messages": [{"role": "user", "content": "Go."}]}
         client: Any = llm.openai_client()
         chat = client.chat.completions.create(**asked).choices[0]
         off = client.chat.completions.create(**asked, extra_body={"repetition_limit": 0}).choices[0]
         response = client.responses.create(model="m", input="Go.")
-    assert "at 640 tokens: its end is one text again and again" in page._repr_html_()
-    assert "because the last 512 were one text again and again" in caplog.text
-    assert (chat.message.content, chat.finish_reason) == (LOOP[:512], "length")
+    assert "at 2,240 tokens: its end is one text again and again" in page._repr_html_()
+    assert "because the last 2048 were one text again and again" in caplog.text
+    assert (chat.message.content, chat.finish_reason) == (LOOP[:2048], "length")
     assert (off.message.content, off.finish_reason) == (LOOP, "stop")
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
-    assert response.output_text == LOOP[:512]
+    assert response.output_text == LOOP[:2048]
 
 
 @pytest.mark.parametrize("options", [{"repetition_limit": 0}, {"ignore_eos": True, "max_tokens": len(LOOP)}])
@@ -122,7 +122,7 @@ def test_it_can_be_left_out(options: Any) -> None:
 
 def test_what_stands_in_the_prompt_does_not_count() -> None:
     begun = [{"role": "user", "content": LOOP}, {"role": "assistant", "content": LOOP[:500]}]
-    with scripted([LOOP[:400], LOOP[:400]]) as llm:
+    with scripted([LOOP[:400], LOOP[:400]], n_ctx=8192) as llm:
         goes_on = llm.chat(begun, continue_final_message=True)
         assert told(goes_on) == (LOOP[:400], "stop", None)
         assert told(llm.complete(LOOP)) == (LOOP[:400], "stop", None)
@@ -151,9 +151,9 @@ def test_reasoning_ends_the_turn_unless_an_answer_is_held_to_a_form() -> None:
         free = llm.chat("Go.")
         held = llm.chat("Go.", response_format=Regex("yes|no"), seed=1)
     assert (free.finish_reason, free.usage.limit, free.content) == ("length", "repetition", "")
-    assert len(free.reasoning) < 600
+    assert len(free.reasoning) < 2200
     assert (held.finish_reason, held.usage.limit, held.parsed in ("yes", "no")) == ("stop", None, True)
-    assert len(held.reasoning) < 600
+    assert len(held.reasoning) < 2200
 
 
 ROWS = {

@@ -448,7 +448,7 @@ class _Deliveries:
         self._checkpoints = reply.checkpoints or self._checkpoints
         turn, finished = queue.turn, reply.events[-1]
         assert isinstance(finished, Finished), "the last event of a turn is Finished"
-        if turn is not None or finished.usage is not None:  # what was only read is counted too
+        if turn is not None or reply.logprobs:  # what was only read is counted too; a pin is no turn
             self._tally.add(finished.reason, finished.usage)
         if turn is None:
             return
