@@ -31,7 +31,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 from engine import ChatTemplate, DiskFullError, Engine, EngineError, batch  # noqa: E402
 from engine.runtime.stream.embed_queue import Vectors  # noqa: E402
 from engine.testing.scripted import ByteVocab, ScriptedBackend, ScriptedVectors  # noqa: E402
-from engine.turns.embedding import matrix  # noqa: E402
+from engine.turns.embedding import VectorSettings, matrix  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 DONE, DISK_FULL, CHANGED = 0, 4, 5
@@ -52,7 +52,7 @@ def vector(text: str) -> str:
     """What the scripted model makes of a text, in base64."""
     vocab = ByteVocab(["<|im_start|>"])
     [data] = ScriptedVectors(vocab, 256, 4096).embed([vocab.tokenize(text, special=False)])
-    return base64.b64encode(matrix(Vectors(data, 256, ()), {})[0].tobytes()).decode()
+    return base64.b64encode(matrix(Vectors(data, 256, ()), VectorSettings())[0].tobytes()).decode()
 
 
 def write_input(path: Path, rows: int, rng: random.Random) -> dict[str, str | None]:

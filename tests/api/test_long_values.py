@@ -104,7 +104,7 @@ def doors(llm: Engine, folder: Path) -> dict[str, tuple[Callable[..., object], d
         "embed": (llm.embed, {"texts": "x"}, {"texts", *EmbedOptions.__annotations__}),
         "rerank": (llm.rerank, {"query": "x", "documents": ["a"]}, {"documents", *RerankOptions.__annotations__}),
         "score": (llm.score, {"prompt": "x", "continuations": ["a"]}, {"continuations", *ScoreOptions.__annotations__}),
-        "classify": (llm.classify, {**x, "labels": ["a", "b"]}, {"labels"}),
+        "decide": (llm.decide, {"state": "x", "questions": "It is so."}, {"questions", "deadline", "calibration"}),
         "render": (llm.render, x, {"messages", "tools"}),
         "explain": (llm.explain, x, {"output"}),
         "pin": (llm.pin, x, {"messages", "tools"}),

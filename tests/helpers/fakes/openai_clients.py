@@ -62,6 +62,7 @@ class Watched:
         self.choices = self._choices
         self.stream_complete = engine.stream_complete
         self.embedder = engine.embedder
+        self.decider = engine.decider
 
     @property
     def info(self) -> Any:
