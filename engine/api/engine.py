@@ -322,7 +322,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         Raises RequestError for messages, tools or options that are not valid, TemplateError if the template rejects
         them, ContextOverflowError for a prompt that is too long, EngineError if the engine is closed.
         """
-        return self._turns.start(messages, tools, self._turns.check(options, response_format=response_format))[0]
+        return self._turns.begin(messages, tools, options, response_format=response_format)[0]
 
     def choices(
         self,
@@ -342,8 +342,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         in `generate`: more tokens per second in total. Raises what `stream` raises.
         """
         _ = checked({"n": n, "offline": offline}, ChoicesArguments)
-        settings = self._turns.check(options, response_format=response_format)
-        return self._turns.start(messages, tools, settings, n, offline=offline)
+        return self._turns.begin(messages, tools, options, n, response_format=response_format, offline=offline)
 
     def conversation(
         self,
@@ -357,7 +356,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         _ = self._turns.check(options)
 
         def start(messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Stream:
-            return self._turns.start(messages, tools, self._turns.check(options), claims=True)[0]
+            return self._turns.begin(messages, tools, options, claims=True)[0]
 
         return Conversation(start, messages, tools, options)
 
@@ -412,7 +411,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         _ = checked({"n": 1 if n is None else n, "offline": False}, ChoicesArguments)
         several = batch_generate.several(prompt, n)
         if several is None:
-            return self._turns.start_raw(prompt, self._turns.check(options, RawOptions)).result()
+            return self._turns.begin_raw(prompt, options).result()
         return batch_generate.generate(self._turns.raw_starter(options), several, self._service.room, "raise")
 
     def stream_complete(
@@ -429,8 +428,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         in both, and in `files`, control-token text stays text. Raises RequestError for tokens or options that are not
         valid, ContextOverflowError for a prompt that is too long, EngineError if the engine is closed.
         """
-        settings = self._turns.check(options, RawOptions, response_format=response_format)
-        return self._turns.start_raw(prompt, settings)
+        return self._turns.begin_raw(prompt, options, response_format=response_format)
 
     async def achat(
         self,

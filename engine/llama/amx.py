@@ -5,9 +5,18 @@ import threading
 from itertools import takewhile
 from typing import Any
 
+from engine.support import threads
+
 _NAME = b"AMX"  # of the layout: ggml-cpu/amx/amx.cpp
 _CPU = 0  # enum ggml_backend_dev_type (ggml-backend.h)
 _lock = threading.Lock()
+
+
+@threads.after_fork
+def _after_fork() -> None:
+    """Replace the lock, which threads of the parent may hold."""
+    global _lock  # noqa: PLW0603 - a process has one
+    _lock = threading.Lock()
 
 
 def leave_out_amx(dll: Any) -> None:

@@ -86,7 +86,7 @@ def _param(text: str, names: Mapping[str, str]) -> str | None:
     if name.startswith("documents"):
         return name
     words = set(_WORD.findall(text))
-    if words & _OF_FORMS and "response_format" in names:
+    if (words & _OF_FORMS or text.startswith("The constraint ")) and "response_format" in names:
         return names["response_format"]
     return names.get(name) or next((field for option, field in names.items() if option in words), None)
 

@@ -113,6 +113,27 @@ class Turns:
             cache(lambda: max(map(len, vocab.all_token_bytes()))),
         )
 
+    def begin(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None,
+        options: Mapping[str, Any],
+        n: int = 1,
+        *,
+        response_format: object = None,
+        offline: bool = False,
+        claims: bool = False,
+    ) -> list[Stream]:
+        """`check` and `start` in one call, for which a model of `Engines` is loaded once."""
+        settings = self.check(options, response_format=response_format)
+        return self.start(messages, tools, settings, n, offline=offline, claims=claims)
+
+    def begin_raw(
+        self, prompt: str | Sequence[int], options: Mapping[str, Any], *, response_format: object = None
+    ) -> Stream:
+        """`check` and `start_raw` in one call."""
+        return self.start_raw(prompt, self.check(options, RawOptions, response_format=response_format))
+
     def start(
         self,
         messages: MessagesLike,

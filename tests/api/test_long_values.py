@@ -122,7 +122,7 @@ def doors(llm: Engine, folder: Path) -> dict[str, tuple[Callable[..., object], d
         "Image": (Image, {"source": "x.png"}, {"source"}),
         "Audio": (Audio, {"source": "x.wav"}, {"source", "rate"}),
         "Choice": (Choice, {"options": ["a"]}, {"options"}),
-        "Families": (Families, {}, {"path"}),
+        "Families": (Families.load, {}, {"path"}),
         "Parser": (Parser, {"family": "qwen3"}, {"family"}),
         "as_tools": (as_tools, {"items": []}, {"items"}),
     }

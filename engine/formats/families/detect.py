@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import Self, TypeAlias, cast
 
 from pydantic import ValidationError
 
@@ -34,6 +34,8 @@ class Families:
     """
 
     def __init__(self, rows: Sequence[Family]) -> None:
+        if isinstance(cast("object", rows), str | Path):
+            raise FamilyError("Families takes rows; Families.load(path) reads them from a file.")
         self._rows = {row.name: row for row in rows}
 
     def __repr__(self) -> str:

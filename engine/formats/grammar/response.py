@@ -118,8 +118,8 @@ def _by_schema(schema: object, refusal: Refusal, *, close: bool = True) -> Respo
 
 def _by_type(kind: Any, refusal: Refusal) -> Response:
     """Returns the record for a type, made once: in a program there are few, and no text of a stranger is one."""
-    if _is_type(kind) and _has_hash(kind):
-        return _of_known_type(kind, repr(kind), refusal)
+    if _is_type(kind) and (written := _written(kind)) is not None:
+        return _of_known_type(kind, written, refusal)
     return _of_type(kind, refusal)
 
 
@@ -127,19 +127,23 @@ def _is_type(kind: object) -> bool:
     return not (isinstance(kind, str) or isroutine(kind))  # pydantic takes a name, and a function for what it returns
 
 
-def _has_hash(kind: object) -> bool:
-    """Whether all within a type has a hash, also what is in its `Annotated`."""
+def _written(kind: object) -> str | None:
+    """Returns a type as Python writes it; None if something within it has no hash, such as what is in its `Annotated`,
+    or is no type and cannot be written (an integer of 5,000 digits)."""
     try:
         hash(kind)
-    except TypeError:
-        return False
-    return True
+        return repr(kind)
+    except (TypeError, ValueError):
+        return None
 
 
 @lru_cache(maxsize=64)
 def _of_known_type(kind: Any, _written: str, refusal: Refusal) -> Response:
     """`_of_type`, remembered. `_written` tells types apart that are equal: `int | str` and `str | int`."""
     return _of_type(kind, refusal)
+
+
+_LONGEST_REASON = 150  # characters: pydantic quotes a value whole that is no type
 
 
 def _of_type(kind: Any, refusal: Refusal) -> Response:
@@ -150,6 +154,7 @@ def _of_type(kind: Any, refusal: Refusal) -> Response:
         schema, name = adapter.json_schema(schema_generator=TypeSchema), str(getattr(kind, "__name__", "the type"))
     except Exception as error:
         first = described(error).strip().partition("\n")[0].rstrip(".")
+        first = first if len(first) <= _LONGEST_REASON else f"{first[:_LONGEST_REASON]}..."
         raise RequestError(
             f"response_format={shown(kind)} has no JSON Schema ({first}). {_meant(kind)}Give a type (a pydantic model, "
             "a dataclass, list[...]), JsonSchema({...}), Choice([...]), Regex(...), Lark(...), GBNF(...) or OpenAI's "
