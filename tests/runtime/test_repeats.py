@@ -10,7 +10,7 @@ import pytest
 from cases.canonical import PARIS, PING, ROME, Turn
 from cases.constrained import callable_families
 from cases.writer import applies, prefix, written
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine import Engine, JsonSchema, as_tool
@@ -39,7 +39,11 @@ def events_of(calls: Any, size: int) -> Iterator[Event]:
         yield ToolCallEnd(index, text, None, 2 * index + 1)
 
 
+APART = [("send", {"a": text}, (",", ":")) for text in ("New York", "NewYork", "New York")]
+
+
 @given(CALLS, st.integers(1, 9), st.integers(1, 5))
+@example(APART, 1, 1)
 def test_calls_up_to_the_first_that_repeats_one(calls: Any, size: int, together: int) -> None:
     said = [(name, json.dumps(arguments)) for name, arguments, _ in calls]
     first = next((number for number, each in enumerate(said) if each in said[:number]), len(calls))

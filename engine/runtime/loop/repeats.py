@@ -17,7 +17,7 @@ class CallRepeats:
     def __init__(self, *, single: bool = False) -> None:
         self._single = single
         self.hit = False
-        self._made: dict[tuple[str, str], str] = {}
+        self._made: dict[tuple[str, str], set[str]] = {}
         self._held: list[Event] = []
         self._name = ""
         self._may_equal: list[str] = []
@@ -52,8 +52,10 @@ class CallRepeats:
             self._read += len(new)
         elif isinstance(event, ToolCallEnd):
             key, spelt = (self._name, _squeezed(event.arguments)), _spelt(event.arguments)
-            self.hit = bool(self._may_equal) and self._made.get(key) == spelt
-            self._made[key], self._may_equal = spelt, []
+            made = self._made.setdefault(key, set())  # texts that differ in white space share a key
+            self.hit = bool(self._may_equal) and spelt in made
+            made.add(spelt)
+            self._may_equal = []
             if self.hit:
                 self._held.clear()
 

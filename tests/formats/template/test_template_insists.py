@@ -19,8 +19,14 @@ TOOLS = """{%- for m in messages if m.tool_calls and not tools -%}
 {{- raise_exception('A call of a tool that is not stated.') -}}{%- endfor -%}"""
 
 
+KNOWN = {"fireworks-ai-llama-3-firefunction-v2", "llama-cpp-deepseek-r1"}
+"""Templates of llama.cpp's tree of which a probe with tools shows less than one without: not mended yet."""
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 def test_what_a_template_insists_on_takes_nothing_away(path: Path) -> None:
+    if path.stem in KNOWN:
+        pytest.xfail("a probe with tools shows less of this template than one without")
     source = path.read_text(encoding="utf-8")
     free = probe(Template(source), FIXED)
     assert probe(Template(TOOLS + source), FIXED) == free
