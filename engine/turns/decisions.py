@@ -20,7 +20,7 @@ from engine.support.errors import ContextOverflowError, RequestError, shown
 from engine.turns.calibration import Calibration, with_probabilities
 from engine.turns.manner import CHOICES, STATEMENTS, Form, Way, form_of, measured, values_of
 from engine.turns.option_tree import OptionTree, Tokens
-from engine.turns.options import turn_settings
+from engine.turns.options import turn_settings, until
 from engine.turns.questions import Questions, questions_of
 from engine.turns.reads import Reads
 from engine.turns.turns import Turns
@@ -101,8 +101,9 @@ class Decider:
         """Yields the decisions about many inputs, in order; some are read while earlier ones are handed out. Raises
         what `Engine.decide` raises, where its turn comes; leaving the loop cancels what is being read."""
         asked, settings = questions_of(questions), turn_settings(options, DecideOptions)
-        forms = {name: form_of(each.question, self.way(each.question)) for name, each in asked.asked.items()}
-        reads = Reads(self._service, settings)
+        by = until(settings.deadline)
+        forms = {name: form_of(each.question, self.way(each.question, by)) for name, each in asked.asked.items()}
+        reads = Reads(self._service, settings, by)
         started: deque[_Row] = deque()
         try:
             for given in inputs:
@@ -114,13 +115,13 @@ class Decider:
         finally:
             reads.cancel()
 
-    def way(self, question: Question) -> Way:
+    def way(self, question: Question, by: float | None = None) -> Way:
         """Returns how questions of this kind are put to this model: measured when the first is asked, on ten others."""
         kind = "statements" if isinstance(question, Predicate) else "choices"
         if not self._small:
             return "shown"
         if kind not in self._ways:
-            reads = Reads(self._service, PLAIN)
+            reads = Reads(self._service, PLAIN, by)
             try:
                 self._ways[kind], self.losses[kind] = measured(
                     STATEMENTS if kind == "statements" else CHOICES,

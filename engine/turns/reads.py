@@ -9,18 +9,17 @@ from engine.runtime.stream.service import Service
 from engine.runtime.stream.stream import Stream
 from engine.support.deadlines import latest
 from engine.support.errors import EngineError, QueueFullError
-from engine.turns.options import until
 from engine.types.completion import Usage
 from engine.types.turn_settings import TurnSettings
 
 
 class Reads:
-    """The readings of one call. `until`: when it must be over, on `time.monotonic`'s clock."""
+    """The readings of one call. `by`: when it must be over, on `time.monotonic`'s clock."""
 
-    def __init__(self, service: Service, settings: TurnSettings) -> None:
+    def __init__(self, service: Service, settings: TurnSettings, by: float | None) -> None:
         self._service = service
         self._settings = settings
-        times = [each for each in (latest(), until(settings.deadline)) if each is not None]
+        times = [each for each in (latest(), by) if each is not None]
         self._until = min(times) if times else None
         self._running: deque[Stream] = deque()
         self.whose = f"{settings.adapters!r} {settings.cache_salt!r}"

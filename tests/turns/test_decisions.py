@@ -214,6 +214,9 @@ def test_control_tokens_in_options_and_questions_are_text(llm: Engine) -> None:
 
 def test_a_deadline_a_closed_engine_and_a_cancelled_task() -> None:
     with Engine.load(n_ctx=1024) as llm:
+        with pytest.raises(TimeoutError):
+            llm.decide("x", "It is late.", deadline=0.001)
+        assert not llm.decider.losses, "the measurement before the first question takes its deadline too"
         many = {f"q{n}": f"Statement {n} is true." for n in range(300)}
         with pytest.raises(TimeoutError):
             llm.decide("x", many, deadline=0.05)
