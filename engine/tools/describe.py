@@ -20,7 +20,7 @@ from engine.tools.check import ModelArguments, schema_arguments, schema_of
 from engine.tools.context import is_context
 from engine.tools.json_values import MOST_PARTS, size
 from engine.tools.schema import model_schema
-from engine.types.tools import Tool
+from engine.types.tools import IN_NAME, Tool
 
 _PARAMETERS = {"args", "arguments", "parameters", "params", "other parameters", "keyword args", "keyword arguments"}
 _OTHERS = {
@@ -126,7 +126,7 @@ class _Reader:
 
 ToolLike: TypeAlias = Callable[..., Any] | type[BaseModel] | Mapping[str, Any] | Tool
 
-_NAME = re.compile(r"[\w./-]{1,128}")
+_NAME = re.compile(rf"{IN_NAME}{{1,128}}")
 MOST_TOOLS = 1024
 """Of one request: no context holds as many, and each costs a millisecond of preparation."""
 

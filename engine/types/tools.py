@@ -8,6 +8,9 @@ from pydantic import ConfigDict, Field, field_validator
 from engine.support.errors import RequestError
 from engine.types.parts import Record, Text
 
+IN_NAME = r"[\w./-]"
+"""A character of a tool's name, as a regular expression: what reads names and what checks them say the same."""
+
 
 class Tool(Record):
     """A function the model may call: its name, what it does, the JSON Schema of its arguments.

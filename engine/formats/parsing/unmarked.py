@@ -14,7 +14,7 @@ from engine.formats.parsing.shapes import JsonShape, PythonicShape, Section
 from engine.formats.parsing.shapes.json_calls import FENCE, PLAIN, WRAPPERS
 from engine.formats.parsing.shapes.section import raw_writer
 from engine.types.parts import CallError
-from engine.types.tools import Tool, ToolChoice, ToolName
+from engine.types.tools import IN_NAME, Tool, ToolChoice, ToolName
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Demands:
 
 _STRING = re.compile(r'"([^"\\]*)("?)')
 _SPACE = re.compile(r"\s*")
-_NAME = re.compile(r"\[\s*([\w.\-]*)")
+_NAME = re.compile(rf"\[\s*({IN_NAME}*)")
 _OPENING = re.compile(r"\(\s*(?:\)|\w+\s*=(?!=)|[\"'\[{\-\d])")
 _MAYBE_OPENING = re.compile(r"\s*(?:\(\s*(?:\w+\s*)?)?")
 _LIST = re.compile(r'\{\s*"tool_calls"\s*:\s*(?=\[)')

@@ -22,15 +22,15 @@ from engine.formats.parsing.shapes.json_calls import JsonShape
 from engine.formats.parsing.shapes.pythonic import PythonicShape
 from engine.formats.parsing.shapes.section import Section
 from engine.formats.parsing.shapes.tagged import TaggedArgumentsShape, TaggedJsonShape
-from engine.types.tools import Tool
+from engine.types.tools import IN_NAME, Tool
 
 _OBJECTS = re.compile(r"\[?\s*\{")
 _MAYBE_OBJECTS = re.compile(r"\[?\s*")
-_CALL = re.compile(r"[A-Za-z_][\w.\-]*\(")
-_NAME = re.compile(r"\A[\w.\-]+")
+_CALL = re.compile(rf"{IN_NAME}+\(")
+_NAME = re.compile(rf"\A{IN_NAME}+")
 _LOOK = 200
 """The most characters looked at to distinguish the two syntaxes that the same markers may enclose."""
-_MAYBE_CALL = re.compile(r"(?:[A-Za-z_][\w.\-]*)?")
+_MAYBE_CALL = re.compile(rf"{IN_NAME}*")
 
 __all__ = ["JsonShape", "PythonicShape", "Section", "SectionReader"]
 

@@ -33,7 +33,7 @@ from engine.formats.parsing.reader import CONTROL, WINDOW, Gen, Reader
 from engine.formats.parsing.shapes.section import Section
 from engine.tools import DEEPEST
 from engine.tools.formats import PATTERNS
-from engine.types.tools import Tool
+from engine.types.tools import IN_NAME, Tool
 
 _WORD = re.compile(r"[\w.+\-]+")
 _WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
@@ -276,9 +276,9 @@ def _unescaped(escape: str) -> str:
     return quoted(_SIMPLE.get(kind, escape))
 
 
-_NAME = re.compile(r"[\w.\-]+")
-_NEXT = re.compile(r"[,;]?\s*[\w.\-]+\s*\(|[,;]\s*\]")
-_MAYBE_NEXT = re.compile(r"[,;]?\s*(?:[\w.\-]+\s*)?")
+_NAME = re.compile(rf"{IN_NAME}+")
+_NEXT = re.compile(rf"[,;]?\s*{IN_NAME}+\s*\(|[,;]\s*\]")
+_MAYBE_NEXT = re.compile(rf"[,;]?\s*(?:{IN_NAME}+\s*)?")
 _BLANKS_AND_BRACKETS = ")]} \t"
 _KEYWORD = re.compile(r"(\w+)\s*=(?!=)")
 _MAYBE_KEYWORD = re.compile(r"\w*\s*=?")
@@ -331,7 +331,8 @@ class PythonicShape:
                 self._section.begin(name).end("truncated")  # the name may be the beginning of another
             return
         # Llama's built-in tools are written name.call(..).
-        call = self._section.begin(name.removesuffix(".call"))
+        declared = name in (self._section.emitter.tools or {})
+        call = self._section.begin(name if declared else name.removesuffix(".call"))
         outcome = Outcome.MALFORMED
         if char == "(":
             reader.take(1, "marker")

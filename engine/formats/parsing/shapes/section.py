@@ -18,7 +18,8 @@ _ESCAPES = (("&quot;", '"'), ("&lt;", "<"), ("&gt;", ">"), ("&apos;", "'"), ("&a
 _WRAPPER = re.compile(r" ?\w{1,40}>\s*")
 _MAYBE_WRAPPER = re.compile(r" ?\w{0,40}(?:>\s*)?")
 _SPACE = re.compile(r"\s+")
-_LONGEST_NAME = 128
+_LONGEST_NAME = 160
+"""In characters: a tool's name, and the prefix and the counter that make it an id."""
 _BEHIND_OBJECT = frozenset("\r\n{[,;`<")
 
 
