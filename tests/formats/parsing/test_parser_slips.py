@@ -22,7 +22,7 @@ CODER = (
     "<tool_call>\n<function=look>\n<parameter=a>\nx\ny\n</parameter>\n<parameter=n>\n2\n</parameter>\n"
     "</function>\n</tool_call>"
 )
-LONG = "x" * 129
+LONG = "x" * 161
 """One character longer than a name may be."""
 K3 = '<|open|>message role="assistant"<|sep|>'
 K3_ANSWER = "<|open|>response<|sep|>Fine.<|close|>response<|sep|>"
