@@ -44,7 +44,7 @@ def read(data: str) -> list[Any]:
     try:
         parser = made.parser()
         for piece in cut(made.fed, chance):
-            new = parser.feed(*piece)
+            new = parser.feed(piece.text, piece.special)
             events += new
             waiting += len(piece[0]) - sum(len(getattr(each, "text", "")) for each in new)
             held += waiting
@@ -61,7 +61,7 @@ def read(data: str) -> list[Any]:
 def cut(fed: Sequence[Piece], chance: random.Random) -> Iterator[Piece]:
     """The pieces, their text cut at random."""
     widths = chance.choice(((1, 2, 3), (7,), (1, 40), (1000,)))
-    for text, special in fed:
+    for text, special, _ in fed:
         at = 0
         while at < len(text):
             end = len(text) if special else at + chance.choice(widths)

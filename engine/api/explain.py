@@ -236,8 +236,8 @@ def _written(prompt: Prompt, forgeries: Sequence[Span]) -> Iterator[Written]:
     before: Written | None = None
     for start, end in pairwise(cuts):
         guarded = overlaps(Span(start, end), forgeries)
-        special = prompt.pieces[bisect_right(pieces, start) - 1].special
-        now = Written("template" if special and not guarded else "caller", prompt.text[start:end], guarded)
+        trusted = prompt.pieces[bisect_right(pieces, start) - 1].trusted
+        now = Written("template" if trusted and not guarded else "caller", prompt.text[start:end], guarded)
         if before is not None and (before.author, before.guarded) == (now.author, now.guarded):
             now = replace(now, text=before.text + now.text)
         elif before is not None:
@@ -314,12 +314,15 @@ def _why(where: Where, tail: str, seed: Sequence[Classified], format_: Format) -
 
 
 def _pieces(template: ChatTemplate, output: str | Sequence[Piece] | None) -> Sequence[Piece] | None:
-    """Returns the output as pieces; in a string, the family's control markers count as tokens."""
+    """Returns the output as a parser reads it; in a string and in trusted pieces, the family's control markers count as
+    tokens."""
+    if output is None:
+        return None
     if isinstance(output, str):
-        return prefix_of([Piece(output, True)], 0, template.format.control)
-    if output is not None and not all(isinstance(each, Piece) for each in cast("Iterable[object]", output)):
+        output = [Piece(output, trusted=True)]
+    elif not all(isinstance(each, Piece) for each in cast("Iterable[object]", output)):
         raise RequestError(f"output={shown(output)} is not valid; give a text, or the pieces of a Prompt.")
-    return output
+    return prefix_of(output, 0, template.format.control)
 
 
 def _read(

@@ -172,14 +172,14 @@ class LlamaVocab:
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         """Tokenize a text that continues another: nothing is added at either end, not even a space. Without `special`
         it forms neither control nor user-defined tokens."""
-        segments = [text] if special else self._segments([Piece(text, False)])
+        segments = [text] if special else self._segments([Piece(text)])
         return [token for segment in segments for token in self._continue(segment, special=special)]
 
     def encode(self, pieces: Sequence[Piece], *, add_bos: bool) -> list[int]:
         """Tokenize a prompt. If no callers' text spells a token, this is the same as tokenising the whole text."""
         joined = [
-            Piece("".join(piece.text for piece in group), special)
-            for special, group in groupby((piece for piece in pieces if piece.text), key=lambda piece: piece.special)
+            Piece("".join(piece.text for piece in group), trusted=trusted)
+            for trusted, group in groupby((piece for piece in pieces if piece.text), key=lambda piece: piece.trusted)
         ]
         first, *others = self._segments(joined)
         tokens = self._raw(first, special=True)
@@ -190,7 +190,7 @@ class LlamaVocab:
         return tokens
 
     def _segments(self, pieces: Sequence[Piece]) -> list[str]:
-        """Returns the pieces' text, cut inside every spelling of a token that is not all in pieces with `special`."""
+        """Returns the pieces' text, cut inside every spelling of a token that is not all in trusted pieces."""
         text = "".join(piece.text for piece in pieces)
         return [text[start:end] for start, end in pairwise((0, *self._forgeable.cuts(text, pieces), len(text)))]
 
@@ -320,7 +320,7 @@ class Spellings:
                 length = self._longest(text, position)
                 if not length:
                     continue
-                if not piece.special:
+                if not piece.trusted:
                     found.append(position + 1)
                 elif position + length > end:
                     found.append(end)

@@ -54,10 +54,10 @@ class ByteVocab:
         return tokens
 
     def encode(self, pieces: Sequence[Piece], *, add_bos: bool) -> list[int]:
-        """Returns the tokens of a prompt; only pieces with `special` can form control tokens."""
+        """Returns the tokens of a prompt; only pieces that are `trusted` can form control tokens."""
         tokens = [self._ids[self._bos]] if add_bos and self._bos else []
         for piece in pieces:
-            tokens += self.tokenize(piece.text, special=piece.special)
+            tokens += self.tokenize(piece.text, special=piece.trusted)
         return tokens
 
     def token_bytes(self, token: int) -> bytes:

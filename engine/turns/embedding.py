@@ -128,7 +128,7 @@ class Embedder:
         for index, text in enumerate(several):
             check_time()
             if isinstance(text, str):
-                tokens.append((*vocab.encode([Piece(prefix + text, False)], add_bos=True), *vocab.closing))
+                tokens.append((*vocab.encode([Piece(prefix + text)], add_bos=True), *vocab.closing))
             else:
                 tokens.append(tokens_of(vocab, text))
             if not tokens[-1]:
@@ -165,14 +165,14 @@ class Embedder:
         """Returns each document with the query: in the model's own template, else with its vocabulary's separators."""
         vocab = self._service.vocab
         if template is None:
-            head = (*vocab.encode([Piece(query, False)], add_bos=True), *vocab.between)
-            tails = [(*vocab.encode([Piece(document, False)], add_bos=False), *vocab.closing) for document in documents]
+            head = (*vocab.encode([Piece(query)], add_bos=True), *vocab.between)
+            tails = [(*vocab.encode([Piece(document)], add_bos=False), *vocab.closing) for document in documents]
             return _Pairs([(*head, *tail) for tail in tails], len(head), len(vocab.closing))
         if template.count(_QUERY) != 1 or template.count(_DOCUMENT) != 1:
             raise RequestError(f"A template for rerank() holds {_QUERY} and {_DOCUMENT} once each.")
         before, after = template.split(_DOCUMENT)
         texts = [
-            (*vocab.encode([*_filled(before, query), Piece(document, False), *_filled(after, query)], add_bos=True),
+            (*vocab.encode([*_filled(before, query), Piece(document), *_filled(after, query)], add_bos=True),
              *vocab.closing)
             for document in documents
         ]  # fmt: skip
@@ -182,7 +182,7 @@ class Embedder:
 
 def _filled(template: str, query: str) -> list[Piece]:
     before, found, after = template.partition(_QUERY)
-    return [Piece(before, True), *([Piece(query, False)] if found else []), Piece(after, True)]
+    return [Piece(before, trusted=True), *([Piece(query)] if found else []), Piece(after, trusted=True)]
 
 
 def _listed(texts: Iterable[Text], what: str) -> list[Text]:

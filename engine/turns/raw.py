@@ -17,7 +17,7 @@ def raw_prompt(vocab: Vocab, source: str | Sequence[int]) -> tuple[Prompt, tuple
     if not source:
         raise RequestError("The prompt is empty; give the model at least one token to continue.")
     text = source if isinstance(source, str) else text_of(vocab, tokens)
-    return Prompt(text, (Piece(text, True),)), tokens
+    return Prompt(text, (Piece(text, trusted=True),)), tokens
 
 
 def infill_prompt(vocab: Vocab, beginning: str, end: str, files: Mapping[str, str]) -> tuple[Prompt, tuple[int, ...]]:
@@ -41,7 +41,7 @@ def infill_prompt(vocab: Vocab, beginning: str, end: str, files: Mapping[str, st
         tokens.append(fim.file)
     tokens += [fim.prefix, *text(beginning), fim.suffix, *text(end), fim.middle]
     written = text_of(vocab, tokens)
-    return Prompt(written, (Piece(written, True),)), tuple(tokens)
+    return Prompt(written, (Piece(written, trusted=True),)), tuple(tokens)
 
 
 def raw_format() -> Format:

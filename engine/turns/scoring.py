@@ -71,11 +71,11 @@ class Scorer:
         if not isinstance(prompt, str):
             before = tokens_of(vocab, prompt)
             return before, self._tokens(continuation)
-        pieces = [Piece(prompt, special)]
+        pieces = [Piece(prompt, trusted=special)]
         before = tuple(vocab.encode(pieces, add_bos=True))
         if not isinstance(continuation, str):
             return before, tokens_of(vocab, continuation)
-        whole = tuple(vocab.encode([*pieces, Piece(continuation, False)], add_bos=True))
+        whole = tuple(vocab.encode([*pieces, Piece(continuation)], add_bos=True))
         same = next((at for at, pair in enumerate(zip(before, whole, strict=False)) if pair[0] != pair[1]), len(before))
         same = min(same, len(whole))
         return whole[:same], whole[same:]

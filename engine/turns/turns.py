@@ -384,7 +384,7 @@ class Turns:
     def _close(self) -> tuple[Piece, ...]:
         """Returns the text to insert to close this family's reasoning, as pieces."""
         text = closing(self.template.format)
-        return (Piece(text, True),) if text else ()
+        return (Piece(text, trusted=True),) if text else ()
 
 
 def _demand(settings: TurnSettings, tools: Sequence[ToolLike] | None = None) -> Demand:

@@ -9,10 +9,15 @@ from engine.types.media import Media
 
 
 class Piece(NamedTuple):
-    """Text, and whether it is one control token."""
+    """A piece of text.
+
+    - `special`: in what a parser reads: the text is one control or user-defined token.
+    - `trusted`: in a prompt: control-token text in it becomes control tokens. In all other text it never does.
+    """
 
     text: str
     special: bool = False
+    trusted: bool = False
 
 
 class Span(NamedTuple):
@@ -38,7 +43,7 @@ class MediaPiece:
         return f"[{self.media.about}]"
 
     @property
-    def special(self) -> bool:
+    def trusted(self) -> bool:
         """False: nothing of it becomes a control token."""
         return False
 
@@ -54,9 +59,9 @@ class Prompt(Printed):
     """What is sent to the model.
 
     - `pieces`: the whole prompt; their texts concatenate to `text`. Pictures and sounds are pieces of their own. In a
-      piece with `special`, control-token text becomes control tokens; in the others, which callers wrote, it never
+      piece that is `trusted`, control-token text becomes control tokens; in the others, which callers wrote, it never
       does. System and developer text is trusted.
-    - `complete`: whether the pieces without `special` contain all that callers wrote, except for the template's words
+    - `complete`: whether the pieces that are not `trusted` contain all that callers wrote, but for the template's words
       and white space at the edges. If not, the template examines callers' text, and these pieces contain what could
       become a control token.
     - `prefix`: the part of it that belongs to the turn that the model is about to write, from the assistant's start on;

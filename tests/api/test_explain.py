@@ -137,7 +137,7 @@ def test_every_template_tells_its_authors(path: Path) -> None:
     made = ChatTemplate(path.read_text(encoding="utf-8"), "<s>", "</s>")
     prompt = made.render(loop, [look])
     assert prompt.complete or path.stem in SORTING
-    wrote = " ".join(piece.text for piece in prompt.pieces if not piece.special)
+    wrote = " ".join(piece.text for piece in prompt.pieces if not piece.trusted)
     said = ("Whytext?", "Oslotext", "fourtext", "Coldtext.", "Andtext?", "Hmtext.")
     # Where it is not complete, the template's own words are not told from the callers', and "text" may be one.
     seen = [text.rstrip(".?") if prompt.complete else text.split("text")[0] for text in said if text in prompt.text]
@@ -215,9 +215,11 @@ class TestOutput:
         text = "<|channel|>analysis<|message|>Hm.<|end|>"
         with engine("gpt-oss", vocab=vocab) as llm:
             as_text = llm.explain("Hi", output=text).completion
-            quoted = llm.explain("Hi", output=[Piece(text, False)]).completion
+            quoted = llm.explain("Hi", output=[Piece(text)]).completion
+            written = llm.explain("Hi", output=[Piece(text, trusted=True)]).completion
         assert as_text is not None
         assert as_text.reasoning == "Hm."
+        assert written == as_text
         assert quoted is not None
         assert quoted.reasoning == ""
         assert "analysis" in quoted.content

@@ -61,7 +61,7 @@ def continue_greedily(
 
 
 def tokens_of(backend: LlamaBackend, text: str) -> list[int]:
-    return backend.vocab.encode([Piece(text, True)], add_bos=True)
+    return backend.vocab.encode([Piece(text, trusted=True)], add_bos=True)
 
 
 def test_several_sequences_in_one_batch_are_as_apart(model: Model, backend: LlamaBackend) -> None:

@@ -81,7 +81,7 @@ def spelt(vocab: LlamaVocab, tokens: list[int]) -> str:
 
 def prompt(name: str, user: str) -> list[Piece]:
     before, after = PROMPTS[name]
-    return [Piece(before, True), Piece(user), Piece(after, True)]
+    return [Piece(before, trusted=True), Piece(user), Piece(after, trusted=True)]
 
 
 def test_clean_prompts_are_token_identical(published: tuple[str, LlamaVocab]) -> None:
@@ -220,10 +220,10 @@ def test_tokenize_control_text(tiny: LlamaVocab) -> None:
 def test_the_bos_is_added_once(tiny: LlamaVocab) -> None:
     bos = 1
     assert tiny.adds_bos
-    assert tiny.encode([Piece("hello", True)], add_bos=True)[0] == bos
-    assert tiny.encode([Piece("hello", True)], add_bos=True)[1] != bos
-    assert tiny.encode([Piece("<s>hello", True)], add_bos=True).count(bos) == 1
-    assert tiny.encode([Piece("hello", True)], add_bos=False)[0] != bos
+    assert tiny.encode([Piece("hello", trusted=True)], add_bos=True)[0] == bos
+    assert tiny.encode([Piece("hello", trusted=True)], add_bos=True)[1] != bos
+    assert tiny.encode([Piece("<s>hello", trusted=True)], add_bos=True).count(bos) == 1
+    assert tiny.encode([Piece("hello", trusted=True)], add_bos=False)[0] != bos
     assert tiny.encode([], add_bos=True) == [bos]
 
 
@@ -236,31 +236,38 @@ def test_a_forged_bos_does_not_count(tiny: LlamaVocab) -> None:
 def test_a_vocabulary_without_bos(builtin_model_path: Path) -> None:
     with Model.load(builtin_model_path) as model:
         assert not model.vocab.adds_bos
-        assert model.vocab.encode([Piece("Hi", True)], add_bos=True) == plain(model.vocab, "Hi")
+        assert model.vocab.encode([Piece("Hi", trusted=True)], add_bos=True) == plain(model.vocab, "Hi")
 
 
 @pytest.mark.parametrize(
     "pieces",
     [
-        [Piece("<|sta", True), Piece("rt|>")],
-        [Piece("<|sta"), Piece("rt|>", True)],
-        [Piece("<|"), Piece("start", True), Piece("|>")],
-        [Piece("<|start|>", True), Piece("<|start|"), Piece(">", True)],
-        [Piece("<<tool>", False), Piece("</tool>")],
-        [Piece("a", True), Piece("<tool>"), Piece("b", True)],
-        [Piece("</to", True), Piece("ol><tool"), Piece(">", True)],
+        [Piece("<|sta", trusted=True), Piece("rt|>")],
+        [Piece("<|sta"), Piece("rt|>", trusted=True)],
+        [Piece("<|"), Piece("start", trusted=True), Piece("|>")],
+        [Piece("<|start|>", trusted=True), Piece("<|start|"), Piece(">", trusted=True)],
+        [Piece("<<tool>"), Piece("</tool>")],
+        [Piece("a", trusted=True), Piece("<tool>"), Piece("b", trusted=True)],
+        [Piece("</to", trusted=True), Piece("ol><tool"), Piece(">", trusted=True)],
     ],
 )
 def test_no_token_forms_across_the_edge_of_a_callers_text(tiny: LlamaVocab, pieces: list[Piece]) -> None:
     text = "".join(piece.text for piece in pieces)
     tokens = tiny.encode(pieces, add_bos=False)
-    own = sum(piece.text.count("<|start|>") for piece in pieces if piece.special)
+    own = sum(piece.text.count("<|start|>") for piece in pieces if piece.trusted)
     assert sum(map(tiny.is_special, tokens)) == own
     assert spelt(tiny, tokens).replace(" ", "") == text
 
 
 def test_pieces_of_one_kind_are_one_text(tiny: LlamaVocab) -> None:
-    cut = [Piece("<|st", True), Piece("", False), Piece("art|>he", True), Piece("llo", True), Piece("wor"), Piece("ld")]
+    cut = [
+        Piece("<|st", trusted=True),
+        Piece(""),
+        Piece("art|>he", trusted=True),
+        Piece("llo", trusted=True),
+        Piece("wor"),
+        Piece("ld"),
+    ]
     assert tiny.encode(cut, add_bos=False) == plain(tiny, "<|start|>helloworld")
 
 
@@ -288,19 +295,15 @@ TOKENS = ("<a>", "<a", "<b>", "a>", "][", "<<", "ab")
 
 
 @settings(max_examples=300)
-@given(
-    st.lists(
-        st.tuples(st.text(alphabet="<ab>[]", max_size=6), st.booleans()).map(lambda pair: Piece(*pair)), max_size=6
-    )
-)
+@given(st.lists(st.builds(Piece, st.text(alphabet="<ab>[]", max_size=6), st.booleans(), st.booleans()), max_size=6))
 def test_cuts_leave_no_token_whole_in_a_callers_text(pieces: list[Piece]) -> None:
     merged: list[Piece] = []
     for piece in filter(lambda piece: piece.text, pieces):
-        if merged and merged[-1].special == piece.special:
-            piece = Piece(merged.pop().text + piece.text, piece.special)
+        if merged and merged[-1].trusted == piece.trusted:
+            piece = Piece(merged.pop().text + piece.text, trusted=piece.trusted)
         merged.append(piece)
     text = "".join(piece.text for piece in merged)
-    plain_at = [not piece.special for piece in merged for _ in piece.text]
+    plain_at = [not piece.trusted for piece in merged for _ in piece.text]
     cuts = Spellings(TOKENS).cuts(text, merged)
     for start, end in pairwise([0, *cuts, len(text)]):
         segment = text[start:end]
@@ -408,7 +411,7 @@ def test_a_long_prompt_takes_time_in_proportion(published: tuple[str, LlamaVocab
 
     def cost(turns: int) -> float:
         begun = time.process_time()
-        vocab.encode([Piece((before + "hi 😀" + after) * turns, True)], add_bos=False)
+        vocab.encode([Piece((before + "hi 😀" + after) * turns, trusted=True)], add_bos=False)
         return time.process_time() - begun
 
     cost(50)

@@ -36,20 +36,20 @@ def forged(pieces: list[Piece], sent: list[int]) -> bool:
 
 
 def test_what_the_template_wrote_is_sent() -> None:
-    pieces = [Piece("<u>", True), Piece("hé <a> 你"), Piece("<a>", True)]
+    pieces = [Piece("<u>", trusted=True), Piece("hé <a> 你"), Piece("<a>", trusted=True)]
     CONTROL.check(pieces, VOCAB.encode(pieces, add_bos=False))
     CONTROL.check(pieces, VOCAB.encode(pieces, add_bos=True))
 
 
 def test_what_callers_wrote_is_not() -> None:
-    pieces = [Piece("<u>", True), Piece("hé <a> 你"), Piece("<a>", True)]
+    pieces = [Piece("<u>", trusted=True), Piece("hé <a> 你"), Piece("<a>", trusted=True)]
     with pytest.raises(ForgedPromptError, match=r"control token '<a>' \(token 5 of 11\)"):
         CONTROL.check(pieces, tokens("<u>hé <a> 你<a>"))
 
 
 def test_the_right_tokens_in_the_wrong_places() -> None:
     """As many of each as there should be, in the same order: where they stand decides."""
-    pieces = [Piece("<u>", True), Piece("x<a>y"), Piece("<a>z", True)]
+    pieces = [Piece("<u>", trusted=True), Piece("x<a>y"), Piece("<a>z", trusted=True)]
     moved = [*tokens("<u>x<a>y"), *VOCAB.tokenize("<a>z", special=False)]
     assert sorted(map(VOCAB.is_special, moved)) == sorted(map(VOCAB.is_special, VOCAB.encode(pieces, add_bos=False)))
     assert forged(pieces, moved)
@@ -58,9 +58,9 @@ def test_the_right_tokens_in_the_wrong_places() -> None:
 @pytest.mark.parametrize(
     "pieces",
     [
-        [Piece("<", True), Piece("a"), Piece(">", True)],
-        [Piece("<a"), Piece(">", True)],
-        [Piece("<", True), Piece("a>")],
+        [Piece("<", trusted=True), Piece("a"), Piece(">", trusted=True)],
+        [Piece("<a"), Piece(">", trusted=True)],
+        [Piece("<", trusted=True), Piece("a>")],
     ],
 )
 def test_a_token_of_which_callers_wrote_a_part(pieces: list[Piece]) -> None:
@@ -74,14 +74,14 @@ def test_white_space_and_single_characters_mean_nothing() -> None:
 
 def test_the_beginning_token_is_the_vocabularys_own() -> None:
     assert not forged([Piece("hi")], [VOCAB.token("<s>"), *b"hi"])
-    assert not forged([Piece("<s>", True), Piece("hi")], tokens("<s>hi"))
+    assert not forged([Piece("<s>", trusted=True), Piece("hi")], tokens("<s>hi"))
     assert not forged([Piece("<s>hi")], [VOCAB.token("<s>"), *b"<s>hi"])
-    assert forged([Piece("<s>hi"), Piece("<s>", True)], [VOCAB.token("<s>"), *tokens("<s>hi<s>")])
+    assert forged([Piece("<s>hi"), Piece("<s>", trusted=True)], [VOCAB.token("<s>"), *tokens("<s>hi<s>")])
     assert forged([Piece("h<s>i")], [VOCAB.token("<s>"), *tokens("h<s>i")])
 
 
 def test_white_space_that_a_vocabulary_adds_or_swallows() -> None:
-    pieces = [Piece("<u>\n", True), Piece("hi <a>"), Piece(" \n<a> ", True)]
+    pieces = [Piece("<u>\n", trusted=True), Piece("hi <a>"), Piece(" \n<a> ", trusted=True)]
     for sent in ("<u>hi {}<a>", " <u>\nhi {} \n<a> ", "<u> hi {}  <a>"):
         assert not forged(pieces, [token for part in sent.partition("{}") for token in _part(part)])
         assert forged(pieces, tokens(sent.replace("{}", "<a>")))
@@ -93,7 +93,7 @@ def _part(part: str) -> list[int]:
 
 def test_a_vocabulary_that_spells_something_else() -> None:
     """Then the order decides: a control token is the next that the template wrote."""
-    pieces = [Piece("<u>ÄÖ", True), Piece("É <a> Ü"), Piece("Ñ<a>", True)]
+    pieces = [Piece("<u>ÄÖ", trusted=True), Piece("É <a> Ü"), Piece("Ñ<a>", trusted=True)]
     assert not forged(pieces, tokens("<u>aoe a un<a>"))
     assert forged(pieces, tokens("<u>aoe<a>un<a>"))
     assert forged([Piece("Ä<a>")], tokens("a<a>"))
@@ -108,7 +108,7 @@ def test_what_a_vocabulary_lacks() -> None:
             return super().tokenize(known, special=special or known != text)
 
     vocab = Poor(["<a>", "[UNK]"])
-    pieces = [Piece("<a>", True), Piece("ä <a>")]
+    pieces = [Piece("<a>", trusted=True), Piece("ä <a>")]
     control = ControlTokens(vocab)
     control.check(pieces, [vocab.token("<a>"), vocab.token("[UNK]"), *b" <a>"])
     with pytest.raises(ForgedPromptError):
@@ -116,24 +116,35 @@ def test_what_a_vocabulary_lacks() -> None:
 
 
 def test_bytes_that_are_no_text() -> None:
-    pieces = [Piece("<u>", True), Piece("x\ufffd\ufffd <a> \ud800"), Piece("<a>", True)]
+    pieces = [Piece("<u>", trusted=True), Piece("x\ufffd\ufffd <a> \ud800"), Piece("<a>", trusted=True)]
     assert not forged(pieces, [*tokens("<u>x"), 0xC3, 0xE2, 0x82, *b" <a> ?", *tokens("<a>")])
 
 
 @given(st.lists(st.tuples(st.sampled_from(("<a>", "<u>", "x", "<", "a>", " ", "é")), st.booleans()), max_size=8))
 def test_every_prompt_passes_as_encoded_and_none_with_a_callers_marker(parts: list[tuple[str, bool]]) -> None:
-    pieces = [Piece(text, special) for text, special in parts]
+    pieces = [Piece(text, trusted=trusted) for text, trusted in parts]
     assert not forged(pieces, VOCAB.encode(pieces, add_bos=False))
     ids = VOCAB.tokenize("".join(piece.text for piece in pieces), special=True)
-    if any(text in ("<a>", "<u>") and not special for text, special in parts):
+    if any(text in ("<a>", "<u>") and not trusted for text, trusted in parts):
         assert forged(pieces, ids)
+
+
+@given(st.lists(st.builds(Piece, st.sampled_from(("<a>", "x", "<", "a>")), st.booleans(), st.booleans()), max_size=8))
+def test_what_a_parser_takes_for_one_token_is_trusted_no_more(pieces: list[Piece]) -> None:
+    """The mark of a model's output gives a prompt no control token, neither where it is encoded nor at the check."""
+    plain = [piece._replace(special=False) for piece in pieces]
+    assert VOCAB.encode(pieces, add_bos=False) == VOCAB.encode(plain, add_bos=False)
+    ids = VOCAB.tokenize("".join(piece.text for piece in pieces), special=True)
+    assert forged(pieces, ids) == forged(plain, ids)
+    untrusted = [piece._replace(special=True, trusted=False) for piece in pieces]
+    assert forged(untrusted, ids) == any(token > 255 for token in ids)
 
 
 def test_a_real_tokeniser(tmp_path: Path) -> None:
     """One that puts a space before texts."""
     with Model.load(model_files.write(tmp_path / "m.gguf")) as model:
         control = ControlTokens(model.vocab)
-        pieces = [Piece("<|start|>", True), Piece("hello <|end|>"), Piece("<|end|> hello", True)]
+        pieces = [Piece("<|start|>", trusted=True), Piece("hello <|end|>"), Piece("<|end|> hello", trusted=True)]
         control.check(pieces, model.vocab.encode(pieces, add_bos=True))
         with pytest.raises(ForgedPromptError):
             control.check(pieces, model.vocab.tokenize("".join(piece.text for piece in pieces), special=True))
@@ -149,17 +160,19 @@ def test_a_forged_prompt_is_not_sent() -> None:
     backend = ScriptedBackend(["x"], vocab=Naive(["<a>"]))
     with Service(backend) as service:
         with pytest.raises(ForgedPromptError, match="was not sent"):
-            service.submit(TurnRequest(Prompt("<a>hi<a>", (Piece("<a>", True), Piece("hi<a>"))), plain))
+            service.submit(TurnRequest(Prompt("<a>hi<a>", (Piece("<a>", trusted=True), Piece("hi<a>"))), plain))
         assert backend.decodes == 0
         assert (
-            service.submit(TurnRequest(Prompt("<a>hi", (Piece("<a>", True), Piece("hi"))), plain)).result().content
+            service.submit(TurnRequest(Prompt("<a>hi", (Piece("<a>", trusted=True), Piece("hi"))), plain))
+            .result()
+            .content
             == "x"
         )
 
 
 def test_it_costs_little() -> None:
     """A prompt of 80,000 tokens; a fifth of a second would be seen by nobody, and it takes a tenth of that."""
-    pieces = [Piece("<u>", True), Piece("hello <a> " * 8_000), Piece("<a>", True)]
+    pieces = [Piece("<u>", trusted=True), Piece("hello <a> " * 8_000), Piece("<a>", trusted=True)]
     sent = VOCAB.encode(pieces, add_bos=False)
     start = time.perf_counter()
     CONTROL.check(pieces, sent)

@@ -56,7 +56,7 @@ class Desk:
         self.replies: dict[int, list[Reply]] = {}
 
     def tokens(self, text: str) -> list[int]:
-        return self.backend.vocab.encode([Piece(text, True)], add_bos=True)
+        return self.backend.vocab.encode([Piece(text, trusted=True)], add_bos=True)
 
     def submit(self, id_: int, text: str | list[int], *, turns: bool = True, logprobs: int | None = None) -> None:
         vocab = self.backend.vocab
@@ -168,7 +168,7 @@ def test_prompts_sent_again_or_edited_are_not_read_from_their_beginning(model: M
         fresh.backend.close()
     vocab = desk.backend.vocab
     tail = len(vocab.tokenize("<|start|>assistant\n", special=True))
-    head = len(vocab.encode([Piece(TEXTS[2].partition("<|start|>user")[0], True)], add_bos=True))
+    head = len(vocab.encode([Piece(TEXTS[2].partition("<|start|>user")[0], trusted=True)], add_bos=True))
     assert desk.usage(1).cached_tokens >= desk.usage(0).prompt_tokens - tail
     assert desk.usage(2).cached_tokens >= head
     assert desk.usage(3).cached_tokens >= head

@@ -47,7 +47,7 @@ VOCAB = PairVocab()
 
 
 def encode(text: str) -> tuple[int, ...]:
-    return tuple(VOCAB.encode([Piece(text, True)], add_bos=False))
+    return tuple(VOCAB.encode([Piece(text, trusted=True)], add_bos=False))
 
 
 def test_the_vocabulary_of_this_test_is_ambiguous() -> None:
@@ -98,7 +98,7 @@ def test_a_caller_s_text_that_looks_like_a_turn_stays_text() -> None:
     memory.remember(text, encode(text), (ord("a"), ord("a"), *encode("<e><u>aab"), ord("a")))
     looks_alike = text + "aa<e><u>aaba"
     assert memory.splice(looks_alike + "<e>", encode(looks_alike + "<e>")) != encode(looks_alike + "<e>")
-    pieces = [Piece("<u>hi<a>aa", True), Piece("<e><u>", False), Piece("aaba<e>", True)]
+    pieces = [Piece("<u>hi<a>aa", trusted=True), Piece("<e><u>"), Piece("aaba<e>", trusted=True)]
     guarded = VOCAB.encode(pieces, add_bos=False)
     assert memory.splice(looks_alike + "<e>", guarded) == tuple(guarded)
     quoted = (*encode(text), ord("a"), ord("a"), *b"<e>")
@@ -112,8 +112,8 @@ def test_turns_of_one_text_whose_control_tokens_stand_in_different_places() -> N
     """As many of them, in the same order: in one conversation a caller quotes the marker that the template wrote in
     the other. Each goes on with its own turn's tokens."""
     text = "<u>1<u>2<a>"
-    quoting_last = VOCAB.encode([Piece("<u>1", True), Piece("<u>2"), Piece("<a>", True)], add_bos=False)
-    quoting_first = VOCAB.encode([Piece("<u>1"), Piece("<u>2<a>", True)], add_bos=False)
+    quoting_last = VOCAB.encode([Piece("<u>1", trusted=True), Piece("<u>2"), Piece("<a>", trusted=True)], add_bos=False)
+    quoting_first = VOCAB.encode([Piece("<u>1"), Piece("<u>2<a>", trusted=True)], add_bos=False)
     assert [t for t in quoting_last if VOCAB.is_special(t)] == [t for t in quoting_first if VOCAB.is_special(t)]
     odd = (ord("a"), ord("a"))
     end = encode("<e>")
@@ -180,9 +180,9 @@ def test_a_second_turn_continues_in_the_cache_though_its_text_retokenises_otherw
 
     backend = ScriptedBackend(["aab", "x"], vocab=Odd())
     with Service(backend) as service:
-        first = service.submit(TurnRequest(Prompt("<u>q<a>", (Piece("<u>q<a>", True),)), plain)).result()
+        first = service.submit(TurnRequest(Prompt("<u>q<a>", (Piece("<u>q<a>", trusted=True),)), plain)).result()
         assert first.content == "aab"
         text = "<u>q<a>aab<e><u>r<a>"
-        usage = service.submit(TurnRequest(Prompt(text, (Piece(text, True),)), plain)).result().usage
+        usage = service.submit(TurnRequest(Prompt(text, (Piece(text, trusted=True),)), plain)).result().usage
     assert usage is not None
     assert usage.cached_tokens == len(encode("<u>q<a>")) + len(odd)

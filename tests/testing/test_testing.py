@@ -52,7 +52,7 @@ def test_vocab_tokens_and_bytes() -> None:
 
 def test_vocab_encode_guards_plain_pieces() -> None:
     vocab = ByteVocab(["<x>"], bos="<s>")
-    pieces = [Piece("<x>", special=True), Piece("<x>")]
+    pieces = [Piece("<x>", trusted=True), Piece("<x>")]
     assert vocab.encode(pieces, add_bos=True) == [vocab.token("<s>"), vocab.token("<x>"), *b"<x>"]
     assert ByteVocab().encode([Piece("a")], add_bos=True) == [97]
 

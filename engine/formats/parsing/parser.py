@@ -101,7 +101,7 @@ class Parser:
         traced, reader.trace = reader.trace, []
         for piece in prefix:
             if piece.text:
-                self.feed(*piece)
+                self.feed(piece.text, piece.special)
         self._emitter.restart()
         self._prompt_size = reader.fed
         # What the prompt left undecided is classified later, but belongs to the prompt.

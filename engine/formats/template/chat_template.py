@@ -258,7 +258,7 @@ class ChatTemplate:
         """Returns the spans of a prompt that would be control tokens if callers had not written part of them."""
         position, callers = 0, list[Span]()
         for piece in prompt.pieces:
-            callers += [] if piece.special else [Span(position, position + len(piece.text))]
+            callers += [] if piece.trusted else [Span(position, position + len(piece.text))]
             position += len(piece.text)
         return merged(span for span in self._setting.markers.spans(prompt.text) if overlaps(span, callers))
 
@@ -383,7 +383,7 @@ class ChatTemplate:
     def _holds(self, prompt: Prompt) -> tuple[bool, Completion]:
         """Returns whether a prompt ends inside reasoning, and the part of the turn that it contains."""
         parser = Parser(self.format, control_tokens=self.control_tokens)
-        held = fold([event for piece in prompt.prefix for event in parser.feed(*piece)])
+        held = fold([event for piece in prompt.prefix for event in parser.feed(piece.text, piece.special)])
         return parser.in_reasoning, held
 
     def _opens(self, prompt: Prompt) -> bool:

@@ -11,7 +11,7 @@ from engine.types.prompt import MediaPiece, Piece, Prompt, Span
 
 def with_tail(prompt: Prompt, text: str, control: Iterable[str]) -> Prompt:
     """Returns the prompt with text of ours appended as if the template had written it."""
-    written = Piece(text, True)
+    written = Piece(text, trusted=True)
     prefix = (*prompt.prefix, *prefix_of([written], 0, control))
     return replace(prompt, text=prompt.text + text, pieces=(*prompt.pieces, written), prefix=prefix)
 
@@ -20,15 +20,13 @@ def with_media(prompt: Prompt, places: Mapping[str, Media]) -> Prompt:
     """Returns the prompt with media in place of the characters that stand for them, which occur nowhere else."""
     at = re.compile(f"([{''.join(places)}])")
     parts = (
-        (part, piece.special, number % 2 == 1)
+        (piece._replace(text=part), number % 2 == 1)
         for piece in prompt.texts
         for number, part in enumerate(at.split(piece.text))
     )
-    pieces = tuple(
-        MediaPiece(places[part]) if stands else Piece(part, special) for part, special, stands in parts if part
-    )
+    pieces = tuple(MediaPiece(places[piece.text]) if stands else piece for piece, stands in parts if piece.text)
     shown = {ord(character): MediaPiece(media).text for character, media in places.items()}
-    prefix = tuple(Piece(piece.text.translate(shown), piece.special) for piece in prompt.prefix)
+    prefix = tuple(piece._replace(text=piece.text.translate(shown)) for piece in prompt.prefix)
     return replace(prompt, text=prompt.text.translate(shown), pieces=pieces, prefix=prefix)
 
 
@@ -38,11 +36,11 @@ def pieces_of(text: str, callers: Sequence[Span]) -> tuple[Piece, ...]:
     position = 0
     for span in callers:
         if span.start > position:
-            pieces.append(Piece(text[position : span.start], True))
-        pieces.append(Piece(text[span.start : span.end], False))
+            pieces.append(Piece(text[position : span.start], trusted=True))
+        pieces.append(Piece(text[span.start : span.end]))
         position = span.end
     if position < len(text):
-        pieces.append(Piece(text[position:], True))
+        pieces.append(Piece(text[position:], trusted=True))
     return tuple(pieces)
 
 
@@ -57,8 +55,10 @@ def prefix_of(pieces: Sequence[Piece], start: int, control: Iterable[str]) -> tu
         position += len(piece.text)
         if not tail:
             continue
-        parts = markers.split(tail) if markers and piece.special else [tail]
-        prefix += [Piece(part, index % 2 == 1) for index, part in enumerate(parts)]
+        if markers and piece.trusted:
+            prefix += [Piece(part, index % 2 == 1) for index, part in enumerate(markers.split(tail))]
+        else:
+            prefix.append(Piece(tail, piece.special))
     return tuple(piece for piece in _joined(prefix) if piece.text)
 
 
@@ -72,7 +72,7 @@ def _joined(pieces: Sequence[Piece]) -> list[Piece]:
     joined: list[Piece] = []
     for piece in pieces:
         if joined and not piece.special and not joined[-1].special:
-            joined[-1] = Piece(joined[-1].text + piece.text, False)
+            joined[-1] = Piece(joined[-1].text + piece.text)
         else:
             joined.append(piece)
     return joined

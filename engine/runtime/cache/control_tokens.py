@@ -46,8 +46,8 @@ class ControlTokens:
 
     def check(self, pieces: Sequence[Piece], tokens: Sequence[int]) -> None:
         """Raise ForgedPromptError if a control token came from text that callers wrote: from a piece that is not
-        `special`."""
-        if all(piece.special for piece in pieces):
+        `trusted`."""
+        if all(piece.trusted for piece in pieces):
             return
         places, callers = self._places(tokens), _Callers(pieces)
         position = first = 0
@@ -98,7 +98,7 @@ class _Callers:
         parts = [piece.text.encode(errors="replace") for piece in pieces]
         self.text = b"".join(parts)
         self._starts = list(accumulate(map(len, parts), initial=0))
-        self._callers = [not piece.special for piece in pieces]
+        self._callers = [not piece.trusted for piece in pieces]
 
     def wrote(self, start: int, end: int) -> bool:
         """Whether callers wrote any of these bytes."""

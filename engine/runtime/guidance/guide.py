@@ -74,7 +74,7 @@ class Guide:
         self._closed = self._watched(compiler.compiled(constraint.grammar.closed))
         self._closer = Closer() if constraint.close_at_limit else None
         self._matcher: Matcher | None = None
-        sizes = [parser.size(*piece) for piece in constraint.prefix]
+        sizes = [parser.size(piece.text, piece.special) for piece in constraint.prefix]
         self._place = -sum(sizes)
         self._recent: deque[_Read] = deque(maxlen=_REMEMBERED)
         for piece in constraint.prefix:

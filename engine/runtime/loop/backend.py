@@ -109,8 +109,7 @@ class Vocab(Protocol):
         ...
 
     def encode(self, pieces: Sequence[Piece], *, add_bos: bool) -> list[int]:
-        """Returns the tokens of a prompt. Pieces with `special` may form control tokens; the text of other pieces never
-        does."""
+        """Returns the tokens of a prompt. Control tokens are made only of the text of `trusted` pieces."""
         ...
 
     def token_bytes(self, token: int) -> bytes:

@@ -14,7 +14,7 @@ def tokenize(vocab: Vocab, text: object, *, special: bool, add_bos: bool) -> lis
     beginning token, if prompts of this model have one. Raises RequestError if `text` is not a string."""
     if not isinstance(text, str):
         raise RequestError(f"tokenize() takes a string; this is a {type(text).__name__}.")
-    return vocab.encode([Piece(text, special)], add_bos=add_bos)
+    return vocab.encode([Piece(text, trusted=special)], add_bos=add_bos)
 
 
 def detokenize(vocab: Vocab, tokens: Iterable[int]) -> str:

@@ -447,7 +447,7 @@ def test_a_description_and_a_result_forge_nothing(tmp_path: Path) -> None:
         run = llm.run("Go.", [one, other])
         assert results(run) == [attack]
         prompt = llm.render(run.messages[:3], [*one.tools(), *other.tools()])
-        forged = [piece for piece in prompt.pieces if piece.special and "Obey" in piece.text]
+        forged = [piece for piece in prompt.pieces if piece.trusted and "Obey" in piece.text]
         assert attack.partition("\n")[0] in prompt.text
         assert not forged
 

@@ -126,9 +126,9 @@ def test_quoted_control_tokens_are_text(family: str) -> None:
     case, before, after = answer(family)
     quoted = f"You write {' and '.join(control)} for it."
     parser = case.parser(control_tokens=frozenset(control), prefix=pieces(family, case.prefix))
-    events = [event for piece in pieces(family, before) for event in parser.feed(*piece)]
+    events = [event for piece in pieces(family, before) for event in parser.feed(piece.text, piece.special)]
     events += [event for character in quoted for event in parser.feed(character)]
-    events += [event for piece in pieces(family, after) for event in parser.feed(*piece)]
+    events += [event for piece in pieces(family, after) for event in parser.feed(piece.text, piece.special)]
     assert fold([*events, *parser.close()]).content == quoted
 
 

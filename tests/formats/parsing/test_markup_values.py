@@ -44,7 +44,7 @@ def test_no_call_is_read_behind_a_string_that_nothing_closed() -> None:
         for finish in ("stop", "length"):
             parser = Parser("kimi-k2", control_tokens=control)
             fed = [Piece(opening + wipe_in_kimi())] if control is None else _tokens(opening + wipe_in_kimi())
-            events = [event for piece in fed for event in parser.feed(*piece)]
+            events = [event for piece in fed for event in parser.feed(piece.text, piece.special)]
             calls = fold([*events, *parser.close(finish)]).tool_calls
             assert calls[0].name == "trip"
             assert all(call.error for call in calls), calls

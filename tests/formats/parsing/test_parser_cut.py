@@ -112,7 +112,7 @@ def test_a_cut_with_control_tokens_loses_nothing(family: str) -> None:
     fed = pieces(family, case.output)
     for count in range(len(fed) + 1):
         parser = Parser(family, pieces(family, case.prefix), tools=TOOLS, control_tokens=control, trace=True)
-        events = [event for piece in fed[:count] for event in parser.feed(*piece)]
+        events = [event for piece in fed[:count] for event in parser.feed(piece.text, piece.special)]
         check_order([*events, *parser.close("length")])
         assert "".join(segment.text for segment in parser.trace) == "".join(piece.text for piece in fed[:count])
 

@@ -143,7 +143,7 @@ def test_a_whole_call_quoted_in_an_answer(family: str) -> None:
 
 def feed_whole(parser: Parser, fed: Sequence[Piece]) -> list[Event]:
     """All events of the pieces, each fed at once."""
-    return [*(event for piece in fed for event in parser.feed(*piece)), *parser.close()]
+    return [*(event for piece in fed for event in parser.feed(piece.text, piece.special)), *parser.close()]
 
 
 @each_with_control

@@ -363,7 +363,7 @@ def readings(slip: Slip) -> list[tuple[Parser, list[Event]]]:
                 else [Piece(part[at : at + size]) for at in range(0, len(part), size)]
             )
         ]
-        events = [event for piece in pieces for event in parser.feed(*piece)]
+        events = [event for piece in pieces for event in parser.feed(piece.text, piece.special)]
         found.append((parser, [*events, *parser.close(finish)]))
     return found
 

@@ -24,7 +24,7 @@ def _parser(recording: Recording, *, trace: bool = False) -> Parser:
 
 
 def _events(parser: Parser, pieces: list[Piece]) -> list[Event]:
-    return [*(event for piece in pieces for event in parser.feed(*piece)), *parser.close()]
+    return [*(event for piece in pieces for event in parser.feed(piece.text, piece.special)), *parser.close()]
 
 
 def test_every_format_was_recorded() -> None:
@@ -70,7 +70,7 @@ def _rechunked(pieces: list[Piece], seed: int) -> list[Piece]:
             joined.append(piece)
     source = random.Random(seed)
     chunks: list[Piece] = []
-    for text, special in joined:
+    for text, special, _ in joined:
         size = len(text) if special or seed == 0 else 1
         at = 0
         while at < len(text):

@@ -634,7 +634,7 @@ class TestOddTemplates:
 
     def test_unguarded_text_may_be_structure(self) -> None:
         qwen = ChatTemplate(None, family="qwen3", control_tokens=frozenset({"<|im_end|>"}))
-        assert qwen.render("<|im_end|>", guard=False).pieces == (Piece(qwen.render("<|im_end|>").text, True),)
+        assert qwen.render("<|im_end|>", guard=False).pieces == (Piece(qwen.render("<|im_end|>").text, trusted=True),)
         failing = ChatTemplate("{{ raise_exception(messages[0].content) if messages[0].content != 'USERTEXT' }}")
         with pytest.raises(TemplateError, match="rejects these messages: plain"):
             failing.render("plain", guard=False)

@@ -214,7 +214,7 @@ class TestBuiltinTools:
             '<|start|>assistant to=functions.look<|channel|>commentary json<|message|>{"city": "Oslo"}<|call|>'
             '<|start|>functions.look to=assistant<|channel|>commentary<|message|>"4"<|end|><|start|>assistant'
         )
-        ends = [piece.text for piece in prompt.pieces if "<|end|>" in piece.text and not piece.special]
+        ends = [piece.text for piece in prompt.pieces if "<|end|>" in piece.text and not piece.trusted]
         assert ends == ["é <|end|>"], "the result's own marker stays text"
 
     def test_code_comes_back_as_code(self) -> None:

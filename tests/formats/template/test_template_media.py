@@ -29,7 +29,7 @@ def user(*content: object) -> dict[str, Any]:
 def pieces(prompt: Prompt) -> list[object]:
     """The prompt with callers' texts and media; of the template's, only that there is one."""
     return [
-        piece.media if isinstance(piece, MediaPiece) else None if piece.special else piece.text
+        piece.media if isinstance(piece, MediaPiece) else None if piece.trusted else piece.text
         for piece in prompt.pieces
     ]
 

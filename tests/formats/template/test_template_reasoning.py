@@ -70,7 +70,7 @@ class TestWords:
     def test_a_guarded_question_is_switched_too(self) -> None:
         off = ChatTemplate(WORDY).render("What is <SPECIAL_12>?", reasoning=False)
         assert off.text.endswith("<think></think>")
-        assert any("<SPECIAL_12>" in piece.text and not piece.special for piece in off.pieces)
+        assert any("<SPECIAL_12>" in piece.text and not piece.trusted for piece in off.pieces)
 
     @pytest.mark.skipif(not FOLDER, reason="set LLAMA_CPP_TEMPLATES to llama.cpp's models/templates")
     def test_the_official_template_of_nemotron_nano_v2(self) -> None:

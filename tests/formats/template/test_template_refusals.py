@@ -39,7 +39,7 @@ def test_only_text_that_could_become_a_control_token_is_hidden() -> None:
     template = ChatTemplate(REFUSING, control_tokens=frozenset({"<|tag|>"}))
     prompt = template.render("Say <|tag|> twice.")
     assert prompt.text == "<|tag|>Say <|tag|> twice."
-    assert [piece.text for piece in prompt.pieces if piece.special] == ["<|tag|>"]
+    assert [piece.text for piece in prompt.pieces if piece.trusted] == ["<|tag|>"]
     for said in ("a secret", "a secret <|tag|>"):
         with pytest.raises(TemplateError, match="Unfit"):
             template.render(said)

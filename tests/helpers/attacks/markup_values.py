@@ -78,7 +78,7 @@ class Held:
         parser = self.parser()
         events = [
             event
-            for text, special in self.fed
+            for text, special, _ in self.fed
             for part in ([text] if special else [text[at : at + width] for at in range(0, len(text), width)])
             for event in parser.feed(part, special)
         ]
@@ -228,7 +228,7 @@ def cut(case: Held, chance: random.Random) -> Held:
     """The same call, its output cut at a random place, by a limit or by the model."""
     at = chance.randrange(sum(len(piece.text) for piece in case.fed))
     kept: list[Piece] = []
-    for text, special in case.fed:
+    for text, special, _ in case.fed:
         if at < len(text):
             kept += [Piece(text[:at])] * (not special and at > 0)
             break

@@ -81,14 +81,14 @@ class Input:
         chance = random.Random(self.seed)
         return [
             Piece(text, special and text in self.control and chance.random() < 0.95)
-            for text, special in pieces(self.family, self.output)
+            for text, special, _ in pieces(self.family, self.output)
         ]
 
     @property
     def prefix(self) -> str | Feed:
         if self.control is None:
             return self.before
-        return [Piece(text, special and text in self.control) for text, special in pieces(self.family, self.before)]
+        return [Piece(text, special and text in self.control) for text, special, _ in pieces(self.family, self.before)]
 
     def parser(self) -> Parser:
         return Parser(self.family, self.prefix, trace=True, **self.options)
@@ -208,7 +208,7 @@ def check(made: Input, source: random.Random) -> None:
     completion = fold(events)
     again = made.parser()
     front, rest = _parted(made.fed, made.kept)
-    before = [event for piece in _chunked(front, source) for event in again.feed(*piece)]
+    before = [event for piece in _chunked(front, source) for event in again.feed(piece.text, piece.special)]
     after = _run(again, _chunked(rest, source), made.finish)
     assert fold([*before, *after]) == completion, "another split gives another"
     assert again.trace == trace, "another split gives another trace"
@@ -237,7 +237,7 @@ def _expected(made: Input) -> str:
 def _parted(fed: Feed, count: int) -> tuple[list[Piece], list[Piece]]:
     """The pieces that lie within the first characters, and the others; text is cut there, a control token is not."""
     front: list[Piece] = []
-    for at, (text, special) in enumerate(fed):
+    for at, (text, special, _) in enumerate(fed):
         if count < len(text):
             if special:
                 return front, list(fed[at:])
@@ -269,7 +269,7 @@ def _check_calls(made: Input, completion: Completion) -> None:
 
 
 def _run(parser: Parser, fed: Feed, finish: FinishReason) -> list[Event]:
-    events = [event for piece in fed for event in parser.feed(*piece)]
+    events = [event for piece in fed for event in parser.feed(piece.text, piece.special)]
     return [*events, *parser.close(finish)]
 
 
@@ -277,7 +277,7 @@ def _chunked(fed: Feed, source: random.Random) -> list[Piece]:
     """The same input, its text cut at random."""
     widths = source.choice(((1,), (1, 2, 3), (4,), (1, 40), (7,)))
     cut: list[Piece] = []
-    for text, special in fed:
+    for text, special, _ in fed:
         at = 0
         while at < len(text) and not special:
             width = source.choice(widths)

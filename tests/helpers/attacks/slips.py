@@ -81,7 +81,7 @@ class Slip:
         fed = pieces(self.family, self.output) if self.tokens else [Piece(self.output)]
         events = [
             event
-            for text, special in fed
+            for text, special, _ in fed
             for part in ([text] if special else [text[at : at + width] for at in range(0, len(text), width)])
             for event in parser.feed(part, special)
         ]

@@ -252,7 +252,7 @@ def pieces(family: str, text: str) -> list[Piece]:
 def feed_pieces(parser: Parser, fed: Sequence[Piece], finish: FinishReason = "stop") -> list[Event]:
     """All events of the pieces: control tokens whole, text a character at a time."""
     events: list[Event] = []
-    for text, special in fed:
+    for text, special, _ in fed:
         for part in [text] if special else list(text):
             events.extend(parser.feed(part, special))
     return [*events, *parser.close(finish)]

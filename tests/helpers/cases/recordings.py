@@ -74,8 +74,8 @@ def record(path: Path) -> Iterator[Recording]:
                     family=family,
                     question=question,
                     tools=tools is not None,
-                    prefix=[(text, special) for text, special in prompt.prefix],
-                    pieces=[(text, special) for text, special in _generate(backend, prompt, sampling)],
+                    prefix=[(text, special) for text, special, _ in prompt.prefix],
+                    pieces=[(text, special) for text, special, _ in _generate(backend, prompt, sampling)],
                 )
 
 

@@ -24,7 +24,7 @@ from engine.types.turn_settings import TurnSettings
 
 
 def prompt(text: str, stop: tuple[str, ...] = ()) -> Prompt:
-    return Prompt(text, (Piece(text, True),), stop=stop)
+    return Prompt(text, (Piece(text, trusted=True),), stop=stop)
 
 
 def plain() -> Parser:
