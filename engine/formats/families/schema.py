@@ -344,6 +344,10 @@ class Format(Record):
         openers = (self.tools.section[0], *self.tools.section_also) if self.tools else ()
         return tuple(stop for stop in self.stops if not any(opener.startswith(stop) for opener in openers))
 
+    def __hash__(self) -> int:
+        """Formats are keys of caches; a gate may hold values without a hash."""
+        return hash((self.start, self.stops, self.control, self.content, self.tools, self.channels))
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         found: list[tuple[str, str]] = []

@@ -1,23 +1,32 @@
 """Reads one assistant turn whose parts follow one another in a single text: content, reasoning spans, sections of
 calls.
+
+Theory of operation. The reader looks for the markers of a place (`Roles.at`) and passes on the text before the first
+one. What that marker does is said by the two tables at the end, IN_TEXT and IN_REASONING: the first row acts that names
+a role of the marker and whose condition holds. If none does, the marker is text. A new marker needs a role
+(`roles.py`); a new meaning needs a row. A condition consumes nothing; an action consumes the marker, or writes it into
+the text. docs/about/how-a-turn-is-read.md shows the tables.
 """
 
 import re
-from collections.abc import Mapping
-from functools import lru_cache, partial
-from itertools import repeat
+from collections.abc import Callable, Generator
+from functools import cache, partial
+from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 from engine.formats.families import Format
 from engine.formats.parsing.emitter import QUOTES, Emitter, Span
 from engine.formats.parsing.lookahead import LONGEST, MOST, DraftTrial
 from engine.formats.parsing.reader import CUT, WINDOW, Gen, Mark, Reader, Spelling, begins, compiled
-from engine.formats.parsing.shapes import SectionReader
-from engine.formats.parsing.unmarked import BareCalls, Demands, is_bare
-from engine.formats.parsing.whole_calls import FENCE, WholeCalls
-from engine.formats.parsing.whole_calls import MARKS as WHOLE
+from engine.formats.parsing.roles import BARE, Place, Role, roles_of
+from engine.formats.parsing.shapes import Section, SectionReader
+from engine.formats.parsing.unmarked import BareCalls, Demands, bare_calls
+from engine.formats.parsing.whole_calls import WholeCalls
+
+T = TypeVar("T")
+Step: TypeAlias = Gen[T] | T
+"""What a step of a table returns: a generator if it has to look ahead or read on."""
 
 _SPACE = re.compile(r"\s+")
-_TOKEN = re.compile(r"<[^<>\s]+>|\[/?[^\[\]\s]+\]")
 _TAGS = re.compile(r"(?:<[^<>\n]+>)+")
 _ASIDE = 200
 """The longest prose, in characters, that is held between a section's opening marker, which begins a line, and its
@@ -27,457 +36,203 @@ _HEADER = 200
 """The longest header of a message, in characters."""
 
 
+class Row(NamedTuple):
+    """One row of a table: what a marker with this role does if the condition holds. `ends`: it ends the text so far; if
+    not, the text goes on behind it."""
+
+    role: Role
+    when: "Callable[[TextTurn, str], Step[bool]]"
+    does: "Callable[[TextTurn, str], Step[None]]"
+    ends: bool = True
+
+
+Rows: TypeAlias = Callable[[frozenset[Role]], tuple[Row, ...]]
+"""Returns the rows of a table for a marker with these roles, in order."""
+
+
 class TextTurn:
     """Reads a turn of a format without channels."""
 
     def __init__(self, reader: Reader, emitter: Emitter, format_: Format, spelling: Spelling, demands: Demands) -> None:
-        self._reader = reader
-        self._emitter = emitter
-        tools, reasoning = format_.tools, format_.reasoning
-        self._calls = SectionReader(reader, emitter, tools, spelling) if tools and demands.calls else None
-        self._bare = None
-        whole = tools if tools and (tools.shape == "json" or tools.shape == "pythonic") else None
-        # An answer's format, and an answer where no call is wanted, leave only the family's own form.
-        own_only = demands.drops or demands.json
-        without_markers = whole is not None and is_bare(whole) if own_only else tools is None or whole is not None
-        if demands.calls and (demands.demanded or (without_markers and emitter.tools is not None)):
-            self._bare = BareCalls(reader, emitter, tools, spelling, demands)
-        self._whole = None
-        anywhere = tools and (tools.shape == "json" or tools.shape == "tagged_json") and tools.whole_objects
-        if demands.calls and anywhere and emitter.tools and not (demands.json or demands.drops):
-            self._whole = WholeCalls(reader, emitter)
-        self._marks = marks = _Marks(format_, spelling, demands)
-        openers: Mapping[str, Mark] = self._calls.section.openers if self._calls else {}
-        self._openers = openers
-        self._implicit = reasoning is not None and reasoning.implicit
-        self._anywhere = reasoning is not None and reasoning.where == "anywhere"
-        self._drops = reasoning is not None and reasoning.when_closed == "drop"
-        self._closed = self._closed_for_good = self._fenced = self._called = False
-        self._exact = demands.exact
-        self._has_heading = self._calls is not None and self._calls.section.has_heading
-        self._announced = not self._has_heading
-        self._names_declared = tools is not None and tools.shape == "tagged_json" and tools.names_declared
-        self._quoted = 0  # opening markers that were text: as many closing ones are text too
-        self._is_open = compiled(*marks.opens)
-        self._is_start = compiled(*marks.start)
-        self._header_end = compiled(marks.header_end.text)
-        self._ends_on_call = reasoning is not None and reasoning.ends_on_call
-        self._wrappers = self._calls.section.wrappers if self._calls else frozenset[str]()
-        self._trial_of = partial(DraftTrial, reader, emitter, spelling=spelling)
-        self._in_code = False  # behind a code fence that is text
-        self._failed = 0  # trials
-        self._unmarked: BareCalls | WholeCalls | None = None  # those whose call begins at the front
-        self._drafted = self._reasons_on = False  # a call stands, or stood, in reasoning that nothing has closed
-        self._reasoning_ends = compiled(*marks.closes, *marks.others)
-        # In the order of their places in the format, so that compiled patterns are shared.
-        # A call without its section is one in reasoning, too, if it names a declared tool and ends the output.
-        calls = [text for text in openers if text in self._wrappers or emitter.tools]
-        self._in_reasoning = compiled(*marks.closes, *marks.others, *calls)
-        opens = [text for text in marks.opens if self._anywhere or text in marks.tokens]
-        in_content = [*openers, *opens, *marks.others, *marks.strays, *marks.ends, *marks.stops, *marks.fences]
-        known = {*in_content, *marks.answer_end, *marks.closes, *marks.start, *marks.header}
-        closers = self._calls.section.closers.literals if self._calls else ()
-        self._left_over(known, closers)
-        in_content += [*self._call_ends, *sorted(self._elements), *(WHOLE if self._whole else ())]
-        self._in_content = compiled(*in_content, *(marks.answer if format_.content_repeats else ()))
-        self._in_answer = compiled(*in_content, *marks.answer_end)
-        at_start = [*openers, *marks.opens, *marks.closes, *marks.answer, *marks.start, *marks.header]
-        at_start += [*marks.fences, *marks.ends, *marks.stops, *marks.strays, *self._call_ends]
-        self._at_start = compiled(*at_start)
-        self._after_call = compiled(*at_start, *closers)
-        # What may be left over behind a call in reasoning.
-        self._behind_call = compiled(*marks.ends, *marks.stops, *marks.answer_end, *closers)
-        self._before_any = max((mark.before for mark in openers.values()), key=len, default="")
-
-    def _left_over(self, known: set[str], closers: tuple[str, ...]) -> None:
-        """Set the markers of calls that may stand where they mean nothing."""
-        openers = self._openers
-        self._call_ends = [text for text in closers if text not in known]
-        self._sections = frozenset[str]()
-        if self._calls and self._calls.section.is_call.literals:
-            self._sections = frozenset(openers) - frozenset(self._calls.section.is_call.literals)
-        begins = self._calls.section.is_call.literals if self._calls else ()
-        others_than_calls = (
-            text for text in (*openers, *closers) if not any(map(str.startswith, begins, repeat(text)))
-        )
-        self._behind_aside = compiled(*begins, *others_than_calls)
-        # An element that the text opens has a closing marker of its own.
-        names = [text[2:-1] for text in self._call_ends if text.startswith("</")]
-        elements = {f"<{name}{end}" for name in names for end in "> "} - known
-        starts = tuple(openers)
-        self._elements = frozenset(
-            text for text in elements if not (text.startswith(starts) or any(map(str.startswith, starts, repeat(text))))
-        )
+        self.reader, self.emitter, self.reasoning = reader, emitter, format_.reasoning
+        self.roles = roles_of(format_, spelling, demands, tools=bool(emitter.tools))
+        tools = format_.tools if demands.calls else None
+        self.calls = SectionReader(reader, emitter, tools, spelling) if tools else None
+        self.bare = bare_calls(reader, emitter, format_.tools, spelling, demands)
+        self.whole = WholeCalls(reader, emitter)
+        self.trial_of = partial(DraftTrial, reader, emitter, spelling=spelling)
+        self.exact = demands.exact
+        self.span, self.lead, self.edge = Span(emitter, reader, "content"), "", "space"
+        self.untouched = True  # no marker and no call so far
+        self.answering = self.called = self.in_code = self.fenced = False
+        self.has_heading = self.calls is not None and self.calls.section.has_heading
+        self.announced = not self.has_heading
+        self.quoted = 0  # opening markers that were text: as many closing ones are text too
+        self.closed = self.closed_for_good = False  # reasoning: by this part of the turn, by the prompt
+        self.drafted = self.reasons_on = False  # a call stands, or stood, in reasoning that nothing has closed
+        self.failed = 0  # trials
 
     def seeded(self) -> None:
         """The prompt's part of the turn was replayed: in some families reasoning that it closed stays closed."""
-        self._closed_for_good = self._drops and self._closed
-        self._closed = False
+        self.closed_for_good = self.closed and self.reasoning is not None and self.reasoning.when_closed == "drop"
+        self.closed = False
 
     def run(self) -> Gen[None]:
         """Read the whole turn, to the end of the input."""
-        reader, marks = self._reader, self._marks
-        lead, edge, untouched = "", "space", True
-        reader.undecided = self._implicit
-        started = yield from reader.starts(self._is_start)
-        if started is not None:
-            lead, untouched = self._skip(started, marks.start[started]), False
-            reader.answer_start = reader.consumed + len(lead)
-        if self._implicit and (yield from reader.more()):
-            hit = yield from reader.starts(self._at_start)
-            if hit is None or hit in marks.opens:
-                reader.undecided = False
-                lead = yield from self._reasoning(marks.opens.get(hit or ""), lead)
-                edge, untouched = "reasoning-space", False
-        reader.undecided = answering = False
-        while True:
-            if self._reasons_on:
-                self._reasons_on = False
-                lead, edge = (yield from self._reasoning(None, resumed=True)), "reasoning-space"
-            span = Span(self._emitter, reader, "content", lead, edge)
-            hit = yield from self._content(span, answering=answering)
-            lead, edge = "", "space"
-            if hit is None:
-                if not reader.left:
-                    span.end(exact=untouched or self._is_exact)
-                    return
-                span.end()
-                assert self._unmarked is not None  # `_content` leaves text unread only if a call begins here
-                self._called = True
-                reader.call_start = reader.consumed
-                yield from self._unmarked.read()
-                reader.call_start = None
-            elif hit == CUT:
-                span.end(self._before_any)
-                reader.take(reader.left, "marker")
-            elif answering and hit in marks.answer_end:
-                span.end(marks.answer_end[hit].before, exact=self._is_exact)
-                lead, answering = self._skip(hit, marks.answer_end[hit]), False
-            elif hit in marks.opens and self._closed_for_good:
-                span.end(marks.opens[hit].before)
-                lead, edge = self._skip(hit, marks.opens[hit], "reasoning-marker"), "reasoning-space"
-                reader.answer_start = reader.consumed
-            elif hit in marks.opens:
-                span.end(marks.opens[hit].before)
-                lead, edge = (yield from self._reasoning(marks.opens[hit])), "reasoning-space"
-            elif hit in marks.closes and span.blank:
-                # A closing marker without an open span: the prompt closed reasoning, or the model skipped it.
-                span.end(marks.closes[hit].before)
-                lead, edge = self._skip(hit, marks.closes[hit], "reasoning-marker"), "reasoning-space"
-                reader.answer_start = reader.consumed
-            elif hit in marks.answer and not answering:
-                span.end(marks.answer[hit].before)
-                lead, answering = self._skip(hit, marks.answer[hit]), True
-            else:
-                answering = answering and hit not in marks.start
-                lead = yield from self._markup(span, hit)
-            untouched = False
+        yield from self._begin()
+        while (yield from self._text()):
+            self.untouched = False
 
-    @property
-    def _is_exact(self) -> bool:
-        return self._exact and not self._called
+    def _begin(self) -> Gen[None]:
+        """Read the marker that begins a message, and reasoning that begins without one."""
+        reader, roles = self.reader, self.roles
+        implicit = self.reasoning is not None and self.reasoning.implicit
+        reader.undecided = implicit
+        start = yield from reader.starts(roles.all(Role.START))
+        if start is not None:
+            self.untouched = False
+            self.skip(start, roles.mark(Role.START, start))
+            reader.answer_start = reader.consumed + len(self.lead)
+        if implicit and (yield from reader.more()):
+            hit = yield from reader.starts(roles.at[Place.AT_START])
+            if hit is None or Role.OPENS in roles.of[hit]:
+                self.untouched = reader.undecided = False
+                yield from self.reason(None if hit is None else roles.mark(Role.OPENS, hit), self.lead)
+        reader.undecided = False
 
-    def _skip(self, text: str, mark: Mark, kind: str = "marker") -> str:
-        """Consume a marker, which also ends the effect of a heading. Returns the white space that the template writes
-        after it."""
-        self._announced = not self._has_heading
-        self._reader.take(len(text), kind)
-        return mark.after
+    def _text(self) -> Gen[bool]:
+        """Read text, and what ends it. Returns False at the end of the input."""
+        if self.reasons_on:
+            self.reasons_on = False
+            yield from self.reason(None, resumed=True)
+        span = self.span = Span(self.emitter, self.reader, "content", self.lead, self.edge)
+        self.lead, self.edge = "", "space"
+        yield from self._space()
+        first = yield from self._first()
+        found = yield from self._read(
+            _in_text, Place.IN_ANSWER if self.answering else Place.IN_CONTENT, span.write, first
+        )
+        if found is None:
+            span.end(exact=self.untouched or self.is_exact)
+            return False
+        row, hit = found
+        yield from _run(row.does(self, hit))
+        return True
 
-    def _markup(self, span: Span, hit: str) -> Gen[str]:
-        """Read a section of calls, or consume a marker that only introduces what follows. Returns the white space after
-        it."""
-        reader, marks = self._reader, self._marks
-        if hit in self._openers:
-            assert self._calls is not None  # only its section has openers
-            span.end(self._openers[hit].before)
-            reader.call_start = reader.consumed
-            reader.take(len(hit), "marker")
-            self._called = True
-            after = yield from self._calls.read(hit)
-            reader.call_start = None
-            self._reasons_on, self._drafted = self._drafted, False
-            return after
-        if hit in marks.header:
-            span.end(marks.header[hit].before)
-            yield from reader.until(self._header_end, lambda text: reader.note("header", text))
-            yield from reader.match(self._header_end, "header")
-            self._announced = True
-            return marks.header_end.after
-        skipped = (
-            marks.fences.get(hit) or marks.start.get(hit) or marks.ends.get(hit) or marks.answer_end.get(hit) or Mark()
-        )  # otherwise a stop, or a control token without meaning here
-        if hit in self._call_ends:
-            skipped = Mark("\n", hit)
-        span.end(skipped.before, exact=self._is_exact and (hit in marks.ends or hit in marks.stops))
-        lead = self._skip(hit, skipped)
-        if hit in marks.start:
-            reader.answer_start = reader.consumed + len(lead)
-        return lead
-
-    def _content(self, span: Span, *, answering: bool) -> Gen[str | None]:
-        """Read text up to a marker, and return the marker without consuming it. None: the input ended, or a bare call
-        begins here."""
-        reader = self._reader
-        yield from self._space(span)
-        if not (answering and self._marks.answer_end):
-            at_start = self._after_call if self._called else self._at_start
-        else:
-            at_start = self._in_answer
-        hit = yield from reader.starts(at_start)
-        if hit is None and reader.is_cut(at_start):
+    def _first(self) -> Gen[str | None]:
+        """Returns the marker at the front of a text; None if it begins with other text."""
+        in_answer = self.answering and self.roles.marks[Role.ANSWER_END]
+        markers = self.roles.at[Place.IN_ANSWER if in_answer else Place.AT_START]
+        hit = yield from self.reader.starts(markers)
+        if hit is not None:
+            return hit
+        if self.reader.is_cut(markers):
             return CUT
-        if hit is None and self._bare is not None:
-            if (yield from self._bare.stands_here()):
-                self._unmarked = self._bare
-                return None
-            if self._bare.is_cut():
-                return CUT
+        if self.bare is None:
+            return None
+        return BARE if (yield from self.bare.stands_here()) else CUT if self.bare.is_cut() else None
+
+    def _read(
+        self, rows: Rows, place: Place, write: Callable[[str], None], hit: str | None
+    ) -> Gen[tuple[Row, str] | None]:
+        """Read text, with the marker at its front (None: it has none), up to a marker that ends it. Returns that, not
+        consumed, with its row; None at the end of the input."""
+        reader, markers = self.reader, self.roles.at[place]
         while True:
-            quoted = hit in self._openers and span.holds_call(hit or "")
-            if self._whole is not None and hit in WHOLE:
-                if not self._in_code and span.begins_word and (yield from self._whole.stand_here()):
-                    self._unmarked = self._whole
-                    return None
-                self._in_code ^= hit == FENCE
-            elif hit == CUT or (hit is not None and not quoted and (yield from self._acts(hit, span))):
-                return hit
-            if hit is None:
-                pass
-            elif not quoted and (self._is_stray(hit, span) or (yield from self._is_left_out(hit, span))):
-                span.settle(parted=hit in self._marks.closes and not (self._closed or self._exact))
-                reader.take(len(hit), "marker")
-            else:
-                self._quoted += hit in self._openers or hit in self._marks.opens or hit in self._elements
-                span.write(reader.take(len(hit)))
-            markers = self._in_answer if answering else self._in_content
-            hit = yield from reader.until(markers, span.write, cuts=True)
+            if hit is not None:
+                row = yield from self._row(rows, hit)
+                if row is None:
+                    write(reader.take(len(hit)))
+                elif row.ends:
+                    return row, hit
+                else:
+                    yield from _run(row.does(self, hit))
+            hit = yield from reader.until(markers, write, cuts=True)
             if hit is None:
                 return None
 
-    def _acts(self, hit: str, span: Span) -> Gen[bool]:
-        """Whether a marker takes effect; if not, it is text or is dropped (`_is_stray`).
+    def _row(self, rows: Rows, hit: str) -> Gen[Row | None]:
+        """Returns the row that acts; None if the marker is text."""
+        for row in rows(self.roles.of[hit]):
+            if (yield from _run(row.when(self, hit))):
+                return row
+        return None
 
-        A stop, and a fence that does not open one, takes effect only at the end; some families' calls only before a
-        declared name, or after a heading that announced them; a marker that opens reasoning in mid-line, or closes it
-        when none is open, only as a token.
-        """
-        marks = self._marks
-        if hit in self._elements:
-            return False
-        section = self._calls.section if self._calls else None
-        if section is not None and section.owes(hit) and not (yield from self._is_quoted(hit, span)):
-            section.call_is_open = False
-            section.is_open = section.is_open and hit != section.close.text
-            return True
-        if hit in self._call_ends:
-            return (self._called and span.blank) or (yield from self._is_left_over(hit, span))
-        if hit in marks.fences and span.blank:
-            self._fenced = yield from self._ends_line(hit)
-            return self._fenced
-        if hit in marks.stops or (hit in marks.fences and self._fenced):
-            return (yield from self._ends_here(hit))
-        if hit in marks.fences:
-            return False
-        if hit in marks.opens:
-            return self._opens(hit, span)
-        if hit in marks.header:
-            return (yield from self._announces(hit))
-        if self._calls is None or hit not in self._openers:
-            return span.blank or not self._is_idle(hit)
-        if not self._announced:
-            return False
-        if self._names_declared:
-            return (yield from self._calls.names_a_tool(hit))
-        return (yield from self._calls.section.begins(hit))
-
-    def _opens(self, hit: str, span: Span) -> bool:
-        """Whether an opening marker opens reasoning, rather than being quoted in text."""
-        return self._anywhere or span.begins_line or hit in self._marks.control or self._reader.token == hit
-
-    def _announces(self, hit: str) -> Gen[bool]:
-        """Whether a header, which is short and has no line break, stands at the front: its end follows."""
-
-        def ends(text: str) -> bool | None:
-            header, end, _ = text.partition(self._marks.header_end.text)
-            fits = "\n" not in header and len(header) < _HEADER
-            return fits if end or not fits else None
-
-        found = yield from self._reader.judged(ends, len(hit))
-        return found or (found is None and self._reader.cut)
-
-    def _is_idle(self, hit: str) -> bool:
-        """Whether a marker has no effect in the middle of content."""
-        marks = self._marks
-        return hit in marks.strays and not (hit in marks.answer_end or hit in marks.ends or hit in marks.others)
-
-    def _is_stray(self, hit: str, span: Span) -> bool:
-        """Whether a marker that takes no effect is dropped: a control token, or one that closes what is not open,
-        unless the text quotes it."""
-        if hit in self._marks.control:
-            return True
-        if hit not in self._marks.strays:
-            return False
-        if self._quoted:
-            self._quoted -= 1
-            return False
-        return not span.quotes
-
-    def _is_left_over(self, closer: str, span: Span) -> Gen[bool]:
-        """Whether a call's closing marker stands alone at the end of an answer that opened none."""
-        if self._calls is None or self._quoted or span.quotes:
-            return False
-        if self._exact or not span.begins_line or _TAGS.fullmatch(self._reader.plain(closer)) is None:
-            return False
-        return (yield from self._ends_here(closer, (*self._marks.ends, *self._marks.stops, *self._marks.answer_end)))
-
-    def _is_quoted(self, marker: str, span: Span) -> Gen[bool]:
-        """Whether the text quotes the marker at the front: an opening marker before it was text, or it stands between
-        quotation marks."""
-        reader = self._reader
-        if self._quoted or not span.quotes:
-            return bool(self._quoted)
-        return (yield from reader.judged(lambda rest: rest[0] in QUOTES if rest else None, len(marker))) is True
-
-    def _is_left_out(self, hit: str, span: Span) -> Gen[bool]:
-        """Whether a call's marker means nothing here and is no text either."""
-        if span.quotes or self._calls is None:
-            return False
-        if hit in self._sections and self._announced and span.begins_line:
-            self._calls.section.is_open = is_aside = yield from self._introduces(hit)
-            return is_aside
-        if hit not in self._call_ends:
-            return False
-        if self._quoted:
-            self._quoted -= 1
-            return False
-        return (yield from self._precedes_call(hit))
-
-    def _introduces(self, opener: str) -> Gen[bool]:
-        """Whether prose, and then a call, follow a section's opening marker."""
-        assert self._calls is not None  # its section has the opener
-        section = self._calls.section
-
-        def introduces(text: str) -> bool | None:
-            found = self._behind_aside.pattern.search(text)
-            if found and (marker := found.group(1)):
-                begun = found.start() <= _ASIDE and marker in section.is_call.literals
-                return begun and section.would_begin(marker, text[found.end() :])
-            return False if (found.start() if found else len(text)) > _ASIDE else None
-
-        found = yield from self._reader.judged(introduces, len(opener), _ASIDE + WINDOW)
-        return found or (found is None and self._reader.cut)
-
-    def _precedes_call(self, hit: str) -> Gen[bool]:
-        """Whether an opening marker directly follows the closing one at the front."""
-        return (yield from self._reader.judged(lambda rest: begins(rest.lstrip(), self._openers), len(hit))) is True
-
-    def _ends_line(self, text: str) -> Gen[bool]:
-        return (yield from self._reader.judged(lambda rest: begins(rest, ["\n"]), len(text))) is True
-
-    def _ends_here(self, stop: str, ends: tuple[str, ...] = ()) -> Gen[bool]:
-        """Whether nothing, or one of the ends, follows the stop at the front. Generation ends at a stop; other text may
-        contain it."""
-        reader = self._reader
-
-        def over(text: str) -> bool | None:
-            rest = text.lstrip()
-            return begins(rest, ends) if rest else True if reader.closed else None
-
-        return (yield from reader.judged(over, len(stop))) is True
-
-    def _space(self, span: Span) -> Gen[None]:
+    def _space(self) -> Gen[None]:
         """Pass all white space at the front to the span."""
-        reader = self._reader
+        reader = self.reader
         while (yield from reader.more()):
             space = _SPACE.match(reader.buffer, reader.pos)
             if space is None:
                 return
-            span.write(reader.take(space.end() - reader.pos))
+            self.span.write(reader.take(space.end() - reader.pos))
 
-    def _reasoning(self, open_: Mark | None, lead: str = "", *, resumed: bool = False) -> Gen[str]:
-        """Read a span of reasoning, including its opening marker if it has one (if not, `lead` is the white space
-        before it). `resumed`: it goes on after a call that stood in it, if anything follows.
-
-        Returns the white space after its closing marker.
-        """
-        reader, emitter, marks = self._reader, self._emitter, self._marks
+    def reason(self, open_: Mark | None, lead: str = "", *, resumed: bool = False) -> Gen[None]:
+        """Read a span of reasoning, with its opening marker if it has one (if not, `lead` is the white space before
+        it), and what ends it. `resumed`: it goes on after a call that stood in it, if anything follows."""
+        reader, emitter = self.reader, self.emitter
         emitter.in_reasoning = not resumed
-        span = Span(emitter, reader, "reasoning")
-        while True:
-            if open_ is not None:
-                span.end()
-                reader.take(len(open_.text), "reasoning-marker")
-            span = Span(emitter, reader, "reasoning", open_.after if open_ else lead, "reasoning-space")
-            yield from self._space(span)
-            if resumed and ((yield from reader.match(self._behind_call)) or reader.cut_marker(self._behind_call)):
-                continue
-            # Models may open reasoning again although the prompt has opened it.
-            open_ = marks.opens.get((yield from reader.starts(self._is_open)) or "")
-            if open_ is None:
-                break
-        behind = _Behind(span) if resumed else None
-        hit = CUT if reader.is_cut(self._is_open) else (yield from self._until_reasoning_ends(span, behind))
-        if behind is not None and hit is None and not reader.cut:
-            span.end()
-            emitter.in_reasoning = False
-            behind.span = span = Span(emitter, reader, "content")
-        if behind is not None:
-            behind.settle()
-        if hit == CUT:
-            span.end(max((mark.before for mark in marks.closes.values()), key=len))
-            reader.take(reader.left, "marker")
-            return ""
-        if hit is None:
-            span.end()
-            return ""
-        emitter.in_reasoning = False
-        if hit in marks.closes:
-            self._closed = True
-            span.end(marks.closes[hit].before)
-            after = self._skip(hit, marks.closes[hit], "reasoning-marker")
-            reader.answer_start = reader.consumed
-            return after
-        self._drafted = hit not in marks.others
-        reader.answer_start = reader.consumed
-        span.end((marks.others.get(hit) or self._openers[hit]).before)
-        return ""
-
-    def _until_reasoning_ends(self, span: Span, behind: "_Behind | None") -> Gen[str | None]:
-        """Read text up to a marker that ends reasoning, and return the marker without consuming it."""
-        reader, emitter = self._reader, self._emitter
-        passed = span.write if behind is None else behind.write
+        yield from self._open_reasoning(open_, lead, resumed=resumed)
+        behind = _Behind(self.span) if resumed else None
+        passed = self.span.write if behind is None else behind.write
 
         def write(text: str) -> None:
             emitter.in_reasoning = True
             passed(text)
 
-        while True:
-            hit = yield from reader.until(self._in_reasoning, write, cuts=True)
-            if hit is None or hit == CUT or hit not in self._openers or hit in self._marks.others:
-                return hit
-            if not span.holds_call(hit) and (yield from self._is_call(hit)):
-                return hit
-            write(reader.take(len(hit)))
+        first = CUT if reader.is_cut(self.roles.all(Role.OPENS)) else None
+        found = yield from self._read(_in_reasoning, Place.IN_REASONING, write, first)
+        if behind is not None:
+            if found is None and not reader.cut:
+                self.span.end()
+                emitter.in_reasoning = False
+                behind.span = self.span = Span(emitter, reader, "content")
+            behind.settle()
+        self.lead, self.edge = "", "reasoning-space"
+        if found is None:
+            self.span.end()
+            return
+        row, hit = found
+        yield from _run(row.does(self, hit))
 
-    def _is_call(self, opener: str) -> Gen[bool]:
-        """Whether a call begins at the front of reasoning, rather than a draft or a mention of one."""
-        reader, emitter = self._reader, self._emitter
-        assert self._calls is not None  # its section has the opener
-        if not self._announced or self._failed == MOST or not (yield from self._calls.section.begins(opener)):
-            return False
-        before, syntax = (emitter.in_reasoning, reader.answer_start), self._calls.section.syntax
-        wrapped = opener in self._wrappers
-        if self._ends_on_call and wrapped:
-            # While this is open, a constraint holds the text to be the call that it looks like.
-            emitter.in_reasoning, reader.answer_start, reader.call_start = False, reader.consumed, reader.consumed
-        trial = self._trial_of(syntax, ends=self._reasoning_ends, at_once=self._ends_on_call, wrapped=wrapped)
-        is_call = yield from trial.succeeds()
-        reader.call_start = None
-        if not is_call:
-            self._failed += 1
-            emitter.in_reasoning, reader.answer_start = before
-        return is_call
+    def _open_reasoning(self, open_: Mark | None, lead: str, *, resumed: bool) -> Gen[None]:
+        """Begin a span of reasoning. Models may open it again although the prompt has opened it; and behind a call in
+        it, what closes the call or ends the turn may be left over."""
+        reader, left_over = self.reader, self.roles.at[Place.BEHIND_CALL]
+        self.span = Span(self.emitter, reader, "reasoning")
+        while True:
+            if open_ is not None:
+                self.span.end()
+                reader.take(len(open_.text), "reasoning-marker")
+                lead = open_.after
+            self.span = Span(self.emitter, reader, "reasoning", lead, "reasoning-space")
+            yield from self._space()
+            if resumed and ((yield from reader.match(left_over)) or reader.cut_marker(left_over)):
+                continue
+            open_ = yield from self._opening()
+            if open_ is None:
+                return
+
+    def _opening(self) -> Gen[Mark | None]:
+        """Returns the marker that opens reasoning, if one is at the front. Consumes nothing."""
+        hit = yield from self.reader.starts(self.roles.all(Role.OPENS))
+        return None if hit is None else self.roles.mark(Role.OPENS, hit)
+
+    @property
+    def is_exact(self) -> bool:
+        return self.exact and not self.called
+
+    @property
+    def section(self) -> Section:
+        """The section of calls; a marker of calls stands only where there is one."""
+        return cast("SectionReader", self.calls).section
+
+    def skip(self, text: str, mark: Mark, kind: str = "marker") -> None:
+        """Consume a marker, which also ends the effect of a heading. What follows begins with the white space that the
+        template writes after it."""
+        self.announced = not self.has_heading
+        self.reader.take(len(text), kind)
+        self.lead = mark.after
 
 
 class _Behind:
@@ -503,53 +258,417 @@ class _Behind:
         self._held.clear()
 
 
-class _Marks:
-    """A format's markers outside calls, by their text."""
+def _run(step: Step[T]) -> Gen[T]:
+    """Returns what a step of a table returns, now or once it has looked ahead."""
+    if isinstance(step, Generator):
+        return (yield from cast("Gen[T]", step))
+    return cast("T", step)
 
-    __slots__ = (
-        "answer",
-        "answer_end",
-        "closes",
-        "control",
-        "ends",
-        "fences",
-        "header",
-        "header_end",
-        "opens",
-        "others",
-        "start",
-        "stops",
-        "strays",
-        "tokens",
+
+# Conditions: the page says them in the words of their first sentences.
+
+
+def _always(_turn: TextTurn, _hit: str) -> bool:
+    """Always."""
+    return True
+
+
+def _shows_a_call(turn: TextTurn, hit: str) -> bool:
+    """It stands in code: between backticks, or in a fence."""
+    return turn.span.holds_call(hit)
+
+
+def _whole_calls_stand(turn: TextTurn, _hit: str) -> Step[bool]:
+    """It begins a word outside code, and the whole of what it begins are calls of declared tools that fit."""
+    return not turn.in_code and turn.span.begins_word and turn.whole.stands_here()
+
+
+def _is_owed(turn: TextTurn, hit: str) -> Step[bool]:
+    """Its section or call is open, and the text does not quote it."""
+    return turn.section.owes(hit) and _is_unquoted(turn, hit)
+
+
+def _is_unquoted(turn: TextTurn, marker: str) -> Gen[bool]:
+    """No opening marker before it was text, and it does not stand between quotation marks."""
+    if turn.quoted or not turn.span.quotes:
+        return not turn.quoted
+    return (
+        yield from turn.reader.judged(lambda rest: rest[0] not in QUOTES if rest else None, len(marker))
+    ) is not False
+
+
+def _is_behind_call(turn: TextTurn, _hit: str) -> bool:
+    """A call came before, and no text since."""
+    return turn.called and turn.span.blank
+
+
+def _is_left_over(turn: TextTurn, hit: str) -> Step[bool]:
+    """It stands alone, on a line of its own, at the end of an answer."""
+    if turn.quoted or turn.exact or turn.span.quotes or not turn.span.begins_line:
+        return False
+    ends = [text for role in (Role.END, Role.STOP, Role.ANSWER_END) for text in turn.roles.marks[role]]
+    return _TAGS.fullmatch(turn.reader.plain(hit)) is not None and _precedes_end(turn, hit, tuple(ends))
+
+
+def _fences_answer(turn: TextTurn, hit: str) -> Gen[bool]:
+    """It stands alone on the first line, or, if that did, at the end."""
+    if turn.span.blank:
+        turn.fenced = (yield from turn.reader.judged(lambda rest: begins(rest, ["\n"]), len(hit))) is True
+        return turn.fenced
+    return turn.fenced and (yield from _precedes_end(turn, hit))
+
+
+def _precedes_end(turn: TextTurn, hit: str, ends: tuple[str, ...] = ()) -> Gen[bool]:
+    """Nothing follows it."""
+
+    def over(text: str) -> bool | None:
+        rest = text.lstrip()
+        return begins(rest, ends) if rest else True if turn.reader.closed else None
+
+    return (yield from turn.reader.judged(over, len(hit))) is True
+
+
+def _stops(turn: TextTurn, hit: str) -> Gen[bool]:
+    """Nothing follows it: generation ends at a stop, other text may contain it."""
+    return _precedes_end(turn, hit)
+
+
+def _opens(turn: TextTurn, hit: str) -> bool:
+    """It begins a line or is a token; in some families always."""
+    anywhere = turn.reasoning is not None and turn.reasoning.where == "anywhere"
+    is_token = Role.CONTROL in turn.roles.of[hit] or turn.reader.token == hit
+    return anywhere or turn.span.begins_line or is_token
+
+
+def _opens_what_is_closed(turn: TextTurn, hit: str) -> bool:
+    """It begins a line or is a token, and the prompt has closed reasoning for good."""
+    return turn.closed_for_good and _opens(turn, hit)
+
+
+def _announces(turn: TextTurn, hit: str) -> Gen[bool]:
+    """Its end follows soon, on the same line."""
+
+    def ends(text: str) -> bool | None:
+        header, end, _ = text.partition(turn.roles.header_end.text)
+        fits = "\n" not in header and len(header) < _HEADER
+        return fits if end or not fits else None
+
+    found = yield from turn.reader.judged(ends, len(hit))
+    return found or (found is None and turn.reader.cut)
+
+
+def _begins_call(turn: TextTurn, hit: str) -> Step[bool]:
+    """A call can follow it: a name, or an object; in some families a declared name, or a heading before it."""
+    calls = turn.calls
+    if calls is None or not turn.announced:
+        return False
+    syntax = calls.section.syntax
+    declared = syntax.shape == "tagged_json" and syntax.names_declared
+    return calls.names_a_tool(hit) if declared else calls.section.begins(hit)
+
+
+def _in_answer(turn: TextTurn, _hit: str) -> bool:
+    """The answer is open."""
+    return turn.answering
+
+
+def _before_answer(turn: TextTurn, _hit: str) -> bool:
+    """No answer is open."""
+    return not turn.answering
+
+
+def _before_text(turn: TextTurn, _hit: str) -> bool:
+    """No text precedes it."""
+    return turn.span.blank
+
+
+def _closes_what_was_text(turn: TextTurn, _hit: str) -> bool:
+    """An opening marker before it was text."""
+    return turn.quoted > 0
+
+
+def _closes_unquoted(turn: TextTurn, _hit: str) -> bool:
+    """An opening marker before it was text, and no quotation mark precedes it."""
+    return turn.quoted > 0 and not turn.span.quotes
+
+
+def _no_quote_before(turn: TextTurn, _hit: str) -> bool:
+    """No quotation mark precedes it."""
+    return not turn.span.quotes
+
+
+def _introduces_call(turn: TextTurn, opener: str) -> Step[bool]:
+    """It begins a line, and some prose, and then a call, follow it."""
+    return not turn.span.quotes and turn.announced and turn.span.begins_line and _stands_before_prose(turn, opener)
+
+
+def _stands_before_prose(turn: TextTurn, opener: str) -> Gen[bool]:
+    section, markers = turn.section, turn.roles.behind_section
+
+    def introduces(text: str) -> bool | None:
+        found = markers.pattern.search(text)
+        if found and (marker := found.group(1)):
+            begun = found.start() <= _ASIDE and marker in section.is_call.literals
+            return begun and section.would_begin(marker, text[found.end() :])
+        return False if (found.start() if found else len(text)) > _ASIDE else None
+
+    found = yield from turn.reader.judged(introduces, len(opener), _ASIDE + WINDOW)
+    section.is_open = found or (found is None and turn.reader.cut)  # if it is text, so is what closes it
+    return section.is_open
+
+
+def _precedes_call(turn: TextTurn, hit: str) -> Step[bool]:
+    """An opening marker of calls directly follows it, and no quotation mark precedes it."""
+    return not turn.span.quotes and _is_before_call(turn, hit)
+
+
+def _is_before_call(turn: TextTurn, hit: str) -> Gen[bool]:
+    openers = turn.roles.marks[Role.CALLS]
+    return (yield from turn.reader.judged(lambda rest: begins(rest.lstrip(), openers), len(hit))) is True
+
+
+def _begins_no_draft(turn: TextTurn, opener: str) -> Step[bool]:
+    """It stands in no code, and a call follows it that is neither a draft nor a mention of one."""
+    return not turn.span.holds_call(opener) and _is_no_draft(turn, opener)
+
+
+def _is_no_draft(turn: TextTurn, opener: str) -> Gen[bool]:
+    reader, emitter, section = turn.reader, turn.emitter, turn.section
+    if not turn.announced or turn.failed == MOST or not (yield from section.begins(opener)):
+        return False
+    before, at_once = (
+        (emitter.in_reasoning, reader.answer_start),
+        turn.reasoning is not None and turn.reasoning.ends_on_call,
     )
-
-    def __init__(self, format_: Format, spelling: Spelling, demands: Demands) -> None:
-        reasoning, tools, marks = format_.reasoning, format_.tools, spelling.marks
-        opens = (reasoning.open, *reasoning.also_open) if reasoning else ()
-        closes = (reasoning.close, *reasoning.also_close) if reasoning else ()
-        self.start = marks(format_.start)
-        self.opens = marks(*opens)
-        self.closes = marks(*closes)
-        self.answer = marks(format_.content[0])
-        self.answer_end = marks(format_.content[1])
-        self.header = marks(format_.header[0])
-        self.header_end = spelling.mark(format_.header[1])
-        self.fences = marks(*(("\n```json\n", "\n```\n") if demands.json else ()))
-        self.ends = marks(*format_.ends)
-        own = {*self.answer_end, *self.ends, *self.closes}
-        self.stops = {text: mark for text, mark in marks(*format_.stops).items() if text not in own}
-        # A marker that begins another part of the turn ends the previous part, if it cannot occur in prose.
-        self.others = marks(*filter(spelling.is_hard, (format_.content[0], format_.start)))
-        later = reasoning is not None and reasoning.where != "start"
-        self.tokens = frozenset(marks(*filter(_is_token, opens if later else ())))
-        # Without tool calls (tool_choice "none"), calls are content, including their markers.
-        self.control = frozenset(spelling.characters.values() if demands.calls else ())
-        over = [format_.content[1], *(tools.section[1:] + tools.call_marks[1:] if tools and demands.calls else ())]
-        hard = filter(spelling.is_hard, (*closes, *over))
-        self.strays = frozenset([*marks(*filter(_is_token, closes if later else ()), *hard), *self.control])
+    wrapped = opener in section.wrappers
+    if at_once and wrapped:
+        # While this is open, a constraint holds the text to be the call that it looks like.
+        emitter.in_reasoning, reader.answer_start, reader.call_start = False, reader.consumed, reader.consumed
+    trial = turn.trial_of(section.syntax, ends=turn.roles.ends_draft, at_once=at_once, wrapped=wrapped)
+    is_call = yield from trial.succeeds()
+    reader.call_start = None
+    if not is_call:
+        turn.failed += 1
+        emitter.in_reasoning, reader.answer_start = before
+    return is_call
 
 
-@lru_cache
-def _is_token(literal: str) -> bool:
-    """Whether a marker looks like one token rather than prose."""
-    return _TOKEN.fullmatch(literal.strip()) is not None
+# Actions that end the text: the span before the marker is over, and what follows begins anew.
+
+
+def _leave_out_rest(turn: TextTurn, _hit: str) -> None:
+    """It is left out."""
+    turn.span.end(turn.roles.before(Role.CALLS))
+    turn.reader.take(turn.reader.left, "marker")
+
+
+def _read_bare(turn: TextTurn, _hit: str) -> Gen[None]:
+    """The calls are read, as they come."""
+    return _read_unmarked(turn, cast("BareCalls", turn.bare))
+
+
+def _read_whole(turn: TextTurn, _hit: str) -> Gen[None]:
+    """The calls are read, with the fence around them."""
+    return _read_unmarked(turn, turn.whole)
+
+
+def _read_unmarked(turn: TextTurn, calls: BareCalls | WholeCalls) -> Gen[None]:
+    turn.span.end()
+    turn.called, turn.reader.call_start = True, turn.reader.consumed
+    yield from calls.read()
+    turn.reader.call_start = None
+
+
+def _read_calls(turn: TextTurn, hit: str) -> Gen[None]:
+    """The section of calls is read, with what closes it."""
+    reader = turn.reader
+    turn.span.end(turn.roles.mark(Role.CALLS, hit).before)
+    turn.called, reader.call_start = True, reader.consumed
+    reader.take(len(hit), "marker")
+    turn.lead = yield from cast("SectionReader", turn.calls).read(hit)
+    reader.call_start = None
+    turn.reasons_on, turn.drafted = turn.drafted, False
+
+
+def _skip(turn: TextTurn, hit: str) -> None:
+    """It is left out, with the white space around it."""
+    mark = turn.roles.skipped.get(hit, Mark())
+    is_last = not turn.roles.of[hit].isdisjoint((Role.END, Role.STOP))
+    turn.span.end(mark.before, exact=turn.is_exact and is_last)
+    turn.skip(hit, mark)
+
+
+def _close_owed(turn: TextTurn, hit: str) -> None:
+    """It is left out; a section is over, or a call in it."""
+    section = turn.section
+    section.call_is_open = False
+    section.is_open = section.is_open and hit != section.close.text
+    _skip(turn, hit)
+
+
+def _start_message(turn: TextTurn, hit: str) -> None:
+    """It is left out, and no answer is open."""
+    turn.answering = False
+    _skip(turn, hit)
+    turn.reader.answer_start = turn.reader.consumed + len(turn.lead)
+
+
+def _open_answer(turn: TextTurn, hit: str) -> None:
+    """It is left out, and the answer is open."""
+    mark = turn.roles.mark(Role.ANSWER, hit)
+    turn.span.end(mark.before)
+    turn.skip(hit, mark)
+    turn.answering = True
+
+
+def _close_answer(turn: TextTurn, hit: str) -> None:
+    """It is left out, and the answer is over."""
+    mark = turn.roles.mark(Role.ANSWER_END, hit)
+    turn.span.end(mark.before, exact=turn.is_exact)
+    turn.skip(hit, mark)
+    turn.answering = False
+
+
+def _read_reasoning(turn: TextTurn, hit: str) -> Gen[None]:
+    """Reasoning is read, with what ends it."""
+    mark = turn.roles.mark(Role.OPENS, hit)
+    turn.span.end(mark.before)
+    yield from turn.reason(mark)
+
+
+def _skip_opening(turn: TextTurn, hit: str) -> None:
+    """It is left out."""
+    _skip_reasoning(turn, hit, Role.OPENS)
+
+
+def _skip_closing(turn: TextTurn, hit: str) -> None:
+    """It is left out: the prompt closed reasoning, or the model skipped it."""
+    _skip_reasoning(turn, hit, Role.CLOSES)
+
+
+def _skip_reasoning(turn: TextTurn, hit: str, role: Role) -> None:
+    mark = turn.roles.mark(role, hit)
+    turn.span.end(mark.before)
+    turn.skip(hit, mark, "reasoning-marker")
+    turn.edge = "reasoning-space"
+    turn.reader.answer_start = turn.reader.consumed
+
+
+def _read_header(turn: TextTurn, hit: str) -> Gen[None]:
+    """The header is left out; it announces a call."""
+    reader, end = turn.reader, compiled(turn.roles.header_end.text)
+    turn.span.end(turn.roles.mark(Role.HEADER, hit).before)
+    yield from reader.until(end, lambda text: reader.note("header", text))
+    yield from reader.match(end, "header")
+    turn.announced, turn.lead = True, turn.roles.header_end.after
+
+
+def _leave_reasoning_cut(turn: TextTurn, _hit: str) -> None:
+    """It is left out."""
+    turn.span.end(turn.roles.before(Role.CLOSES))
+    turn.reader.take(turn.reader.left, "marker")
+
+
+def _close_reasoning(turn: TextTurn, hit: str) -> None:
+    """It is left out, and reasoning is over."""
+    turn.emitter.in_reasoning, turn.closed = False, True
+    _skip_closing(turn, hit)
+
+
+def _end_reasoning(turn: TextTurn, hit: str) -> None:
+    """Reasoning is over; what the marker does is said by the other table."""
+    _leave_reasoning(turn, turn.roles.mark(Role.OTHER, hit))
+
+
+def _interrupt_reasoning(turn: TextTurn, hit: str) -> None:
+    """Reasoning is over, unless text behind the call and a closing marker show that it goes on."""
+    turn.drafted = True
+    _leave_reasoning(turn, turn.roles.mark(Role.CALLS, hit))
+
+
+def _leave_reasoning(turn: TextTurn, mark: Mark) -> None:
+    turn.emitter.in_reasoning = False
+    turn.reader.answer_start = turn.reader.consumed
+    turn.span.end(mark.before)
+
+
+# Actions that do not end it: the marker becomes text, or is left out of the text around it.
+
+
+def _write_opening(turn: TextTurn, hit: str) -> None:
+    """It is text, and so is what closes it."""
+    turn.quoted += 1
+    turn.span.write(turn.reader.take(len(hit)))
+
+
+def _write_closing(turn: TextTurn, hit: str) -> None:
+    """It is text."""
+    turn.quoted -= 1
+    turn.span.write(turn.reader.take(len(hit)))
+
+
+def _write_code(turn: TextTurn, hit: str) -> None:
+    """It is text; code begins, or is over."""
+    turn.in_code = not turn.in_code
+    turn.span.write(turn.reader.take(len(hit)))
+
+
+def _drop(turn: TextTurn, hit: str) -> None:
+    """It is left out of the text around it."""
+    is_first = Role.CLOSES in turn.roles.of[hit] and not (turn.closed or turn.exact)
+    turn.span.settle(parted=is_first)
+    turn.reader.take(len(hit), "marker")
+
+
+IN_TEXT = (
+    Row(Role.CUT, _always, _leave_out_rest),
+    Row(Role.BARE, _always, _read_bare),
+    Row(Role.WHOLE, _whole_calls_stand, _read_whole),
+    Row(Role.CODE, _always, _write_code, ends=False),
+    Row(Role.CALLS, _shows_a_call, _write_opening, ends=False),
+    Row(Role.ELEMENT, _always, _write_opening, ends=False),
+    Row(Role.CLOSER, _is_owed, _close_owed),
+    Row(Role.CALL_END, _is_behind_call, _skip),
+    Row(Role.CALL_END, _is_left_over, _skip),
+    Row(Role.FENCE, _fences_answer, _skip),
+    Row(Role.STOP, _stops, _skip),
+    Row(Role.OPENS, _opens_what_is_closed, _skip_opening),
+    Row(Role.OPENS, _opens, _read_reasoning),
+    Row(Role.HEADER, _announces, _read_header),
+    Row(Role.CALLS, _begins_call, _read_calls),
+    Row(Role.ANSWER_END, _in_answer, _close_answer),
+    Row(Role.CLOSES, _before_text, _skip_closing),
+    Row(Role.ANSWER, _before_answer, _open_answer),
+    Row(Role.START, _always, _start_message),
+    Row(Role.END, _always, _skip),
+    Row(Role.ANSWER_END, _always, _skip),
+    Row(Role.ANSWER, _always, _skip),
+    Row(Role.LONE, _before_text, _skip),
+    Row(Role.CONTROL, _always, _drop, ends=False),
+    Row(Role.STRAY, _closes_what_was_text, _write_closing, ends=False),
+    Row(Role.STRAY, _no_quote_before, _drop, ends=False),
+    Row(Role.SECTION, _introduces_call, _drop, ends=False),
+    Row(Role.CALL_END, _closes_unquoted, _write_closing, ends=False),
+    Row(Role.CALL_END, _precedes_call, _drop, ends=False),
+    Row(Role.CALLS, _always, _write_opening, ends=False),
+    Row(Role.OPENS, _always, _write_opening, ends=False),
+)
+"""What markers do in content and at its start, the first row first."""
+
+IN_REASONING = (
+    Row(Role.CUT, _always, _leave_reasoning_cut),
+    Row(Role.CLOSES, _always, _close_reasoning),
+    Row(Role.OTHER, _always, _end_reasoning),
+    Row(Role.CALLS, _begins_no_draft, _interrupt_reasoning),
+)
+"""The same in reasoning."""
+
+
+def _rows_of(table: tuple[Row, ...]) -> Rows:
+    def rows(roles: frozenset[Role]) -> tuple[Row, ...]:
+        return tuple(row for row in table if row.role in roles)
+
+    return cache(rows)
+
+
+_in_text, _in_reasoning = _rows_of(IN_TEXT), _rows_of(IN_REASONING)

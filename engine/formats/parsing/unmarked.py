@@ -57,6 +57,19 @@ def is_bare(syntax: ToolSyntax) -> bool:
     return (syntax.shape == "json" or syntax.shape == "pythonic") and (syntax.bare or not syntax.section[0])
 
 
+def bare_calls(
+    reader: Reader, emitter: Emitter, syntax: ToolSyntax | None, spelling: Spelling, demands: Demands
+) -> "BareCalls | None":
+    """Returns what reads calls without markers at the start of a text; None where there are none to be expected."""
+    whole = syntax if syntax and (syntax.shape == "json" or syntax.shape == "pythonic") else None
+    # An answer's format, and an answer where no call is wanted, leave only the family's own form.
+    own_only = demands.drops or demands.json
+    expected = whole is not None and is_bare(whole) if own_only else syntax is None or whole is not None
+    if not demands.calls or not (demands.demanded or (expected and emitter.tools is not None)):
+        return None
+    return BareCalls(reader, emitter, syntax, spelling, demands)
+
+
 class BareCalls:
     """Recognises and reads calls without markers.
 

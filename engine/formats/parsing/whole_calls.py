@@ -74,7 +74,7 @@ class WholeCalls:
         self._read: list[str] = []
         self._failed = 0
 
-    def stand_here(self) -> Gen[bool]:
+    def stands_here(self) -> Gen[bool]:
         """Whether whole calls stand at the front, with the fence around them. Consumes nothing; holds the text while it
         may be one."""
         if self._failed == MOST:
@@ -87,7 +87,7 @@ class WholeCalls:
         return decided
 
     def read(self) -> Gen[None]:
-        """Read the calls that `stand_here` has found."""
+        """Read the calls that `stands_here` has found."""
         self._reader.take(sum(map(len, self._read)), "marker")
         for name, id_, arguments in self._found:
             call = self._emitter.call(name, id_)

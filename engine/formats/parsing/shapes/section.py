@@ -51,6 +51,38 @@ def _names(syntax: ToolSyntax) -> _Names:
             return _Names()
 
 
+class CallMarks(NamedTuple):
+    """The markers around a format's calls, by their texts.
+
+    `openers` begin a section or, if calls may come without one, a call; `wrappers` are those that begin a call in
+    reasoning too: where a section has markers, an opening without them does not. `closers` end a section or a call.
+    """
+
+    openers: Mapping[str, Mark] = {}
+    wrappers: frozenset[str] = frozenset()
+    closers: Markers = compiled()
+    is_call: Markers = compiled()
+
+
+def call_marks(syntax: ToolSyntax, spelling: Spelling) -> CallMarks:
+    """Returns the markers around the calls of a syntax."""
+    opening, closing = map(spelling.mark, syntax.section)
+    opens = [mark for mark in (opening, *map(spelling.mark, syntax.section_also)) if mark.text]
+    marked = None if syntax.shape == "json" or syntax.shape == "pythonic" else syntax
+    if marked and marked.section_tag[0].strip():
+        opens.append(Mark(opening.before, spelling.text(marked.section_tag[0].strip())))
+    spellings = (marked.call[0], *marked.call_also) if marked else ()
+    calls = [mark for mark in map(spelling.mark, spellings) if mark.text]
+    if (marked and marked.section_optional) or not opens:
+        # The white space that the template writes before a section also precedes a call without one.
+        opens += [Mark(max(opening.before, mark.before, key=len), mark.text) for mark in calls]
+    code = spelling.mark(syntax.code[0])
+    openers = {mark.text: mark for mark in (*opens, code) if mark.text}
+    unwrapped = {mark.text for mark in calls} if opening.text else set[str]()
+    closers = compiled(closing.text, spelling.mark(syntax.call_marks[1]).text)
+    return CallMarks(openers, frozenset(openers) - unwrapped, closers, compiled(*(mark.text for mark in calls)))
+
+
 class Section:
     """The markers of one format's calls, and the steps that shapes share.
 
@@ -72,24 +104,10 @@ class Section:
         self.has_heading = marked is not None and marked.heading[0] != ""
         self.hard = spelling.hard
         self.is_open = self.call_is_open = False
-        opens = [mark for mark in (self.open, *map(spelling.mark, syntax.section_also)) if mark.text]
-        if self.tag_open:
-            opens.append(Mark(self.open.before, self.tag_open))
-        spellings = (marked.call[0], *marked.call_also) if marked else ()
-        calls = [mark for mark in map(spelling.mark, spellings) if mark.text]
-        if (marked and marked.section_optional) or not opens:
-            # The white space that the template writes before a section also precedes a call without one.
-            opens += [Mark(max(self.open.before, mark.before, key=len), mark.text) for mark in calls]
-        opens.extend([self.code_open] if self.code_open.text else [])
-        self.openers: Mapping[str, Mark] = {mark.text: mark for mark in opens}
-        # Where a section has markers, an opening without them does not begin a call in reasoning.
-        unwrapped = {mark.text for mark in calls} if self.open.text else set[str]()
-        self.wrappers = frozenset(self.openers) - unwrapped
-        self.closers = compiled(self.close.text, self.call_close.text)
+        self.openers, self.wrappers, self.closers, self.is_call = call_marks(syntax, spelling)
         self._behind_object = frozenset(
             [*_BEHIND_OBJECT, *(text[0] for text in (*self.closers.literals, *self.openers))]
         )
-        self.is_call = compiled(*(mark.text for mark in calls))
         self.inside = compiled(*self.closers.literals, *self.is_call.literals, self.tag_close)
         self.names = names = _names(syntax)
         self._whole = marked is None

@@ -1,0 +1,230 @@
+"""What each marker of a format means, by its text. Made once for a format, its spelling in a vocabulary and what the
+caller demands; what a meaning does is said in the tables of `text_turn`.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum, auto
+from functools import lru_cache
+from itertools import repeat
+
+from engine.formats.families import Format
+from engine.formats.parsing.reader import CUT, Mark, Markers, Spelling, compiled
+from engine.formats.parsing.shapes.section import CallMarks, call_marks
+from engine.formats.parsing.unmarked import Demands
+from engine.formats.parsing.whole_calls import FENCE, MARKS
+
+_TOKEN = re.compile(r"<[^<>\s]+>|\[/?[^\[\]\s]+\]")
+BARE = "\0"
+"""Stands for a marker where calls begin without one."""
+
+
+class Role(StrEnum):
+    """What a text means; one text may mean several things. The values are what a text with this role does."""
+
+    CUT = "is the beginning of a marker, where the output ends"
+    BARE = "is no marker, and a call without one begins"
+    WHOLE = "may begin a JSON call anywhere"
+    CODE = "begins or ends code"
+    CALLS = "opens a section of calls, or a call"
+    SECTION = "opens a section in which each call has a marker of its own"
+    CLOSER = "closes a section, or a call"
+    CALL_END = "closes a section or a call, and is nothing else"
+    ELEMENT = "opens an element with the name of a call's closing marker"
+    FENCE = "stands around an answer that must be JSON"
+    STOP = "stops the generation"
+    OPENS = "opens reasoning"
+    CLOSES = "closes reasoning"
+    HEADER = "begins a header"
+    ANSWER = "opens the answer"
+    ANSWER_END = "closes the answer"
+    START = "begins a message"
+    END = "ends the turn"
+    OTHER = "begins another part of the turn, and cannot occur in prose"
+    LONE = "closes or separates what is not there, and is nothing else"
+    CONTROL = "is a control token"
+    STRAY = "closes what is not open, and cannot occur in prose"
+
+
+class Place(StrEnum):
+    """Where the reader looks for markers."""
+
+    AT_START = auto()
+    IN_CONTENT = auto()
+    IN_ANSWER = auto()
+    IN_REASONING = auto()
+    BEHIND_CALL = auto()
+
+
+_OF_THEIR_OWN = (Role.FENCE, Role.STOP, Role.OPENS, Role.HEADER, Role.CALLS)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Roles:
+    """The markers of a format: `of` has the roles of each text, `marks` the texts of a role, with the white space that
+    the template writes around them, `at` what is looked for in a place. `skipped`: the white space of markers that only
+    separate parts. `ends_draft` ends a call that reasoning only drafts; `behind_section` are the markers that end prose
+    between a section's opening marker and its first call."""
+
+    of: Mapping[str, frozenset[Role]]
+    marks: Mapping[Role, Mapping[str, Mark]]
+    at: Mapping[Place, Markers]
+    skipped: Mapping[str, Mark]
+    header_end: Mark
+    ends_draft: Markers
+    behind_section: Markers
+
+    def all(self, role: Role) -> Markers:
+        """Returns all markers with this role, to look for them alone."""
+        return compiled(*self.marks[role])
+
+    def mark(self, role: Role, text: str) -> Mark:
+        """Returns a marker with the white space around it in this role."""
+        return self.marks[role].get(text, _NO_SPACE)
+
+    def before(self, role: Role) -> str:
+        """Returns the longest white space that the template writes before a marker with this role."""
+        return max((mark.before for mark in self.marks[role].values()), key=len, default="")
+
+
+_NO_SPACE = Mark()
+
+
+@lru_cache(maxsize=256)
+def roles_of(format_: Format, spelling: Spelling, demands: Demands, *, tools: bool) -> Roles:
+    """Returns the roles of a format's markers. `tools`: there are tools, and their names are known."""
+    syntax = format_.tools if demands.calls else None
+    calls = call_marks(syntax, spelling) if syntax else CallMarks()
+    marks = _marks(format_, spelling, demands, calls)
+    control = frozenset(spelling.characters.values() if demands.calls else ())
+    strays = dict.fromkeys([*_strays(format_, spelling, demands), *control])
+    opens = _in_prose(format_, spelling, marks[Role.OPENS])
+    in_content = [*calls.openers, *opens, *marks[Role.OTHER], *strays]
+    in_content += _texts(marks, Role.END, Role.STOP, Role.FENCE)
+    known = {*in_content, *_texts(marks, Role.ANSWER_END, Role.CLOSES, Role.START, Role.HEADER)}
+    call_ends = [text for text in calls.closers.literals if text not in known]
+    elements = _elements(call_ends, known, tuple(calls.openers))
+    whole = MARKS if _reads_whole(format_, demands, tools=tools) else ()
+    in_content += [*call_ends, *sorted(elements), *whole]
+    at_start = [*calls.openers, *_texts(marks, Role.OPENS, Role.CLOSES, Role.ANSWER, Role.START, Role.HEADER)]
+    at_start += [*_texts(marks, Role.FENCE, Role.END, Role.STOP), *strays, *call_ends]
+    ends_reasoning = _texts(marks, Role.CLOSES, Role.OTHER)
+    # In the order of their places in the format, so that compiled patterns are shared.
+    # A call without its section is one in reasoning, too, if it names a declared tool and ends the output.
+    in_reasoning = [*ends_reasoning, *(text for text in calls.openers if text in calls.wrappers or tools)]
+    at = {
+        Place.AT_START: compiled(*at_start),
+        Place.IN_CONTENT: compiled(*in_content, *(marks[Role.ANSWER] if format_.content_repeats else ())),
+        Place.IN_ANSWER: compiled(*in_content, *marks[Role.ANSWER_END]),
+        Place.IN_REASONING: compiled(*in_reasoning),
+        Place.BEHIND_CALL: compiled(*_texts(marks, Role.END, Role.STOP, Role.ANSWER_END), *calls.closers.literals),
+    }
+    named = {
+        **marks,
+        Role.CUT: [CUT],
+        Role.BARE: [BARE],
+        Role.SECTION: calls.openers.keys() - {*calls.is_call.literals} if calls.is_call.literals else (),
+        Role.CLOSER: calls.closers.literals,
+        Role.CALL_END: call_ends,
+        Role.ELEMENT: elements,
+        Role.WHOLE: whole,
+        Role.CODE: {FENCE}.intersection(whole),
+        Role.CONTROL: control,
+        Role.STRAY: strays,
+        Role.LONE: strays.keys() - _texts(marks, *_OF_THEIR_OWN),
+    }
+    skipped = {text: Mark("\n") for text in call_ends}
+    for role in (Role.ANSWER_END, Role.END, Role.START, Role.FENCE):
+        skipped.update(marks[role])
+    return Roles(
+        of=_by_text(named),
+        marks=marks,
+        at=at,
+        skipped=skipped,
+        header_end=spelling.mark(format_.header[1]),
+        ends_draft=compiled(*ends_reasoning),
+        behind_section=_behind_section(calls),
+    )
+
+
+def _marks(format_: Format, spelling: Spelling, demands: Demands, calls: CallMarks) -> dict[Role, Mapping[str, Mark]]:
+    """Returns the markers that a format names, by what they mean."""
+    reasoning, marks = format_.reasoning, spelling.marks
+    opens = (reasoning.open, *reasoning.also_open) if reasoning else ()
+    closes = (reasoning.close, *reasoning.also_close) if reasoning else ()
+    found = {
+        Role.OPENS: marks(*opens),
+        Role.CLOSES: marks(*closes),
+        Role.CALLS: calls.openers,
+        Role.ANSWER: marks(format_.content[0]),
+        Role.ANSWER_END: marks(format_.content[1]),
+        Role.START: marks(format_.start),
+        Role.HEADER: marks(format_.header[0]),
+        Role.FENCE: marks(*(("\n```json\n", "\n```\n") if demands.json else ())),
+        Role.END: marks(*format_.ends),
+        # A marker that begins another part of the turn ends the previous part, if it cannot occur in prose.
+        Role.OTHER: marks(*filter(spelling.is_hard, (format_.content[0], format_.start))),
+    }
+    own = {*found[Role.ANSWER_END], *found[Role.END], *found[Role.CLOSES]}
+    found[Role.STOP] = {text: mark for text, mark in marks(*format_.stops).items() if text not in own}
+    return found
+
+
+def _strays(format_: Format, spelling: Spelling, demands: Demands) -> Mapping[str, Mark]:
+    """Returns the markers that close something, and cannot occur in prose."""
+    reasoning, tools = format_.reasoning, format_.tools if demands.calls else None
+    closes = (reasoning.close, *reasoning.also_close) if reasoning else ()
+    over = [format_.content[1], *(tools.section[1:] + tools.call_marks[1:] if tools else ())]
+    later = reasoning is not None and reasoning.where != "start"
+    return spelling.marks(*filter(_is_token, closes if later else ()), *filter(spelling.is_hard, (*closes, *over)))
+
+
+def _in_prose(format_: Format, spelling: Spelling, opens: Mapping[str, Mark]) -> list[str]:
+    """Returns the markers that open reasoning behind other text too."""
+    reasoning = format_.reasoning
+    if reasoning is None or reasoning.where == "anywhere":
+        return [*opens]
+    literals = (reasoning.open, *reasoning.also_open) if reasoning.where != "start" else ()
+    tokens = spelling.marks(*filter(_is_token, literals))
+    return [text for text in opens if text in tokens]
+
+
+def _elements(call_ends: Iterable[str], known: set[str], openers: tuple[str, ...]) -> frozenset[str]:
+    """Returns the openings of elements that a call's closing marker may close: one that the text opens has a closing
+    marker of its own."""
+    names = [text[2:-1] for text in call_ends if text.startswith("</")]
+    elements = {f"<{name}{end}" for name in names for end in "> "} - known
+    return frozenset(
+        text for text in elements if not (text.startswith(openers) or any(map(str.startswith, openers, repeat(text))))
+    )
+
+
+def _behind_section(calls: CallMarks) -> Markers:
+    begins = calls.is_call.literals
+    others = (text for text in (*calls.openers, *calls.closers.literals))
+    return compiled(*begins, *(text for text in others if not any(map(str.startswith, begins, repeat(text)))))
+
+
+def _reads_whole(format_: Format, demands: Demands, *, tools: bool) -> bool:
+    syntax = format_.tools
+    anywhere = syntax and (syntax.shape == "json" or syntax.shape == "tagged_json") and syntax.whole_objects
+    return bool(demands.calls and anywhere and tools and not (demands.json or demands.drops))
+
+
+def _texts(marks: Mapping[Role, Mapping[str, Mark]], *roles: Role) -> list[str]:
+    return [text for role in roles for text in marks[role]]
+
+
+def _by_text(named: Mapping[Role, Iterable[str]]) -> Mapping[str, frozenset[Role]]:
+    found: dict[str, set[Role]] = {}
+    for role, texts in named.items():
+        for text in texts:
+            found.setdefault(text, set()).add(role)
+    return {text: frozenset(roles) for text, roles in found.items()}
+
+
+@lru_cache
+def _is_token(literal: str) -> bool:
+    """Whether a marker looks like one token rather than prose."""
+    return _TOKEN.fullmatch(literal.strip()) is not None
