@@ -26,6 +26,8 @@ _WRAPPERS = frozenset(["arguments", "args", "input", "kwargs", "parameters", "pa
 _STRING_EDGES = re.compile(r"[\"']|\\.?", re.DOTALL)
 _BEFORE_STRING = ("", *"[{(,:")
 """What stands before a string of Python; elsewhere, its quotation mark is an apostrophe."""
+_LIKE_A_NAME = re.compile(r"[^\s<>\"'(){}\[\],;=]+")
+_COMBINED = frozenset(["allOf", "anyOf", "oneOf", "$ref", "patternProperties"])
 _TYPE_NAMES: tuple[tuple[type, str], ...] = (
     (bool, "boolean"),
     (str, "string"),
@@ -62,6 +64,18 @@ class Schemas:
     def names(self) -> tuple[str, ...]:
         """The names of the properties; empty if they are not known."""
         return tuple(self._properties)
+
+    def takes(self, name: str) -> bool:
+        """Whether what a model wrote in a key's place can be one: it is declared, or looks like a name, or the schema
+        allows members of any name. If not, it is prose."""
+        if name in self._properties or _LIKE_A_NAME.fullmatch(name):
+            return True
+        described = kinds(self._root, self._node) or [self._node]
+        unsaid = ("properties" not in kind or not kind.keys().isdisjoint(_COMBINED) for kind in described)
+        return any(
+            kind.get("additionalProperties", default) is not False
+            for kind, default in zip(described, unsaid, strict=True)
+        )
 
     def types(self, name: str) -> frozenset[str] | None:
         """Returns the JSON types that a parameter takes; None if the schema does not say."""
@@ -303,6 +317,14 @@ class ArgumentWriter:
             waited, self._waiting = self._waiting, None
             self._emit("".join(waited))
 
+    def break_off(self) -> None:
+        """Emit what was held back, as it was written: the value, or a key in its place, cannot be read."""
+        self.flush()
+        held = "".join(self._held)
+        self._emit(quoted(held) if self.is_text else "".join(self._parts) + held)
+        self._parts.clear()
+        self._held.clear()
+
     @property
     def missing(self) -> tuple[str, ...]:
         """The tool's parameters that have no argument yet."""
@@ -383,6 +405,8 @@ class ArgumentWriter:
             self._write('"')
         else:
             self._write(self._typed("".join(self._parts) + held))
+        self._parts.clear()
+        self._held.clear()
 
     def _write_text(self, text: str) -> None:
         self._write(quoted(text))

@@ -164,7 +164,9 @@ SLIPS: dict[str, list[Slip]] = {
             dsml(V, dsml_value("a", "w"), dsml_value("n", "1", "false")) + "Bye.",
             content="Bye.",
             calls=look(
-                f'{{"a": "v"w</{D}parameter>\n<{D}parameter name="n" string="false">1</{D}parameter>\n', "malformed"
+                f'{{"a": "v"<{D}parameter name="a" string="true">w</{D}parameter>\n'
+                f'<{D}parameter name="n" string="false">1</{D}parameter>\n',
+                "malformed",
             ),
         ),
         Slip("minimax-m3", m3("<a>x<n>2</n>"), calls=look('{"a": "x", "n": 2}')),
@@ -234,7 +236,7 @@ SLIPS: dict[str, list[Slip]] = {
         Slip(
             "gemma-4",
             "<|tool_call>call:look{n!<|tool_call>call:look{n:1}<tool_call|>",
-            calls=(*look("{", "malformed"), *look('{"n": 1}')),
+            calls=(*look("{n!", "malformed"), *look('{"n": 1}')),
         ),
     ],
     "values of another type": [

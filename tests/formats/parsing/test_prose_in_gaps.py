@@ -1,7 +1,12 @@
 """Prose that a small model writes between the markers of an argument, and tags that say more than the template's: the
 value is read, or the call is malformed; it never becomes a part of the value."""
 
+import random
+from typing import Any
+
 import pytest
+from attacks.markup_values import families
+from attacks.slips import judged, prose_in_a_gap
 from cases.canonical import Call, Turn
 from cases.parsing_cases import families_where, run, splits
 from cases.writer import call_id, written
@@ -11,7 +16,7 @@ from engine.formats.parsing import Parser
 from engine.types.completion import Completion
 from engine.types.events import fold
 
-TOOL = {"name": "trip", "parameters": {"type": "object", "properties": {"to": {"type": "string"}}}}
+TOOL: dict[str, Any] = {"name": "trip", "parameters": {"type": "object", "properties": {"to": {"type": "string"}}}}
 PROSE = "that is it"
 each_tagged = families_where(lambda format_: isinstance(format_.tools, TaggedArgumentsSyntax))
 
@@ -28,6 +33,25 @@ def _output(family: str) -> str:
 
 def _read(family: str, chunks: list[str]) -> Completion:
     return fold(run(Parser(family, tools=[TOOL]), chunks))
+
+
+@pytest.mark.parametrize("family", families())
+def test_prose_in_any_gap_is_no_part_of_a_call_that_runs_and_is_kept(family: str) -> None:
+    format_, chance = builtin_families().get(family).format, random.Random(family)
+    for _ in range(40):
+        slip = prose_in_a_gap(family, format_, chance)
+        assert not judged(slip), (judged(slip), slip)
+
+
+@pytest.mark.parametrize("key", ["max items", "Now: to"])
+@families_where(lambda format_: format_.tools and format_.tools.shape in ("tagged_args", "dictionary", "nested"))
+def test_a_key_of_several_words_is_read_where_the_schema_allows_any(family: str, key: str) -> None:
+    for parameters, error in (({"additionalProperties": {"type": "string"}}, None), (TOOL["parameters"], "malformed")):
+        tool = {"name": "trip", "parameters": {"type": "object", **parameters}}
+        output = written(Turn("", (Call("trip", f'{{"{key}": "Rome"}}'),)), builtin_families().get(family).format)
+        (call,) = fold(run(Parser(family, tools=[tool]), [output])).tool_calls
+        assert call.error == error, output
+        assert key in call.arguments
 
 
 @each_tagged

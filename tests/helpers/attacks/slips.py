@@ -7,13 +7,14 @@ or another cut gives another reading.
 
 import json
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cases import writer
 from cases.canonical import Call, Turn
-from cases.parsing_cases import pieces
+from cases.parsing_cases import markers, pieces
 
 from engine.formats.families import Format, JsonSyntax, builtin_families
 from engine.formats.parsing import Parser
@@ -56,6 +57,9 @@ _BESIDE: tuple[Mapping[str, Any], ...] = (
     {"options": {"to": "Bonn"}},
     {"to": "Bonn"},
 )
+
+
+_PROSE = ("zebra jumps", "Now: zebra jumps.", "so, (zebra = jumps)", "zebra\njumps")
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ def judged(slip: Slip) -> str:
     if slip.shown and slip.shown.strip() not in told:
         return "an answer is not shown"
     if any(call.error for call in whole.tool_calls):
-        told += "".join(call.arguments for call in whole.tool_calls)
+        told += "".join(call.name + call.arguments for call in whole.tool_calls)
     told += "".join(json.dumps(arguments, ensure_ascii=False) + name for name, arguments in runs)
     return "text is lost" if any(text not in told for text in slip.kept) else ""
 
@@ -187,4 +191,25 @@ def _answer(family: str, format_: Format, chance: random.Random) -> Slip:
     return Slip("answer", family, answer, (), (), answer, options=options)
 
 
-KINDS: Sequence[Callable[[str, Format, random.Random], Slip]] = (_envelope, _quoted, _name, _answer)
+def prose_in_a_gap(family: str, format_: Format, chance: random.Random) -> Slip:
+    """Prose between two marks of a call; where values are bare, not beside one, which it would be a part of."""
+    values = chance.choice(_VALUES[:3])
+    output, prose = _call(format_, "trip", values), chance.choice(_PROSE)
+    literals = "|".join(map(re.escape, markers(family)))
+    edges = {0, *(at for found in re.finditer(rf"{literals}|[{{}}()\[\]:,=]", output) for at in found.span())}
+    headed = output.find(format_.channels.message if format_.channels else format_.header[1] or output[:1])
+    edges -= {*range(headed + 1), len(output)}  # other words in a header are left out
+    if format_.tools is not None and format_.tools.shape in ("tagged_args", "dictionary", "nested"):
+        for value in map(str, values.values()):
+            at = output.index(value)
+            end = at + len(value)
+            edges -= {edge for edge in edges if not output[min(edge, end) : max(edge, at)].strip()}
+    if not edges:
+        return _answer(family, format_, chance)
+    at = chance.choice(sorted(edges))
+    whole = chance.choice(("{}", " {} ", "\n{}\n")).replace("{}", prose)
+    kept = (*map(str, values.values()), "zebra", "jumps")
+    return Slip("prose in a gap", family, output[:at] + whole + output[at:], (("trip", values),), kept)
+
+
+KINDS: Sequence[Callable[[str, Format, random.Random], Slip]] = (_envelope, _quoted, _name, _answer, prose_in_a_gap)

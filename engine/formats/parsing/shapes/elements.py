@@ -54,6 +54,7 @@ class DictionaryShape:
         self._name_ends = compiled("{", *section.closers.literals)
         self._held = False  # a string of the call has a quote mark as text, so that it may have ended too early
         self._behind_value = (*",]}", *section.closers.literals)
+        self._raw: list[str] = []  # the key that is being read, which a call that cannot be read keeps
 
     def read(self) -> Gen[str]:
         """One call, after its opening marker."""
@@ -63,8 +64,9 @@ class DictionaryShape:
             return ""
         call = section.begin(name)
         outcome, self._held = Outcome.COMPLETE, False
+        self._raw.clear()
         if reader.buffer.startswith("{", reader.pos):
-            outcome = yield from self._value(call.write)
+            outcome = yield from self._value(call.write, section.schemas(call.name))
         section.emitter.doubted |= self._held
         if outcome is Outcome.TRUNCATED:
             call.end("truncated")
@@ -74,11 +76,13 @@ class DictionaryShape:
             yield from section.superfluous(section.closers.literals)
             yield from reader.space()
         else:
+            call.write(reader.plain("".join(self._raw)))
             yield from section.rest_is_malformed(call, *section.closers.literals)
         yield from section.call_closed()
         return ""
 
-    def _value(self, write: Write, depth: int = 0) -> Gen[Outcome]:
+    def _value(self, write: Write, schemas: Schemas | None = None, depth: int = 0) -> Gen[Outcome]:
+        """Read one value. `schemas`: those of the call's arguments, if it is these."""
         reader = self._reader
         if depth > DEEPEST:
             return Outcome.MALFORMED
@@ -90,54 +94,63 @@ class DictionaryShape:
         char = reader.buffer[reader.pos]
         if char in "{[":
             reader.take(1, "arguments")
-            return (yield from self._members(write, "}" if char == "{" else "]", depth + 1))
+            return (yield from self._members(write, schemas, "}" if char == "{" else "]", depth + 1))
         if char in "\"'":
             return (yield from self._literals.value(write))
         return (yield from self._bare(write))
 
-    def _members(self, write: Write, close: str, depth: int) -> Gen[Outcome]:
+    def _members(self, write: Write, schemas: Schemas | None, close: str, depth: int) -> Gen[Outcome]:
         reader = self._reader
         write("{" if close == "}" else "[")
-        some = False
+        some = separated = False
         while True:
             char = yield from reader.after_space("arguments")
             if not char:
                 return Outcome.TRUNCATED
             if char == ",":
                 reader.take(1, "arguments")
+                separated = True
                 continue
             if char == close:
                 write(reader.take(1, "arguments"))
                 return Outcome.COMPLETE
+            if some and not separated:
+                return Outcome.MALFORMED
             separator = ", " if some else ""
             if close == "}":
-                key = yield from self._key()
-                if key is None:
-                    return Outcome.MALFORMED if reader.left else Outcome.TRUNCATED
+                reader.record = self._raw
+                key = yield from self._key(schemas)
+                reader.record = None
+                if isinstance(key, Outcome):
+                    return key
+                self._raw.clear()
                 separator += f"{key}: "
             write(separator)
-            some = True
-            outcome = yield from self._value(write, depth)
+            some, separated = True, False
+            outcome = yield from self._value(write, depth=depth)
             if outcome is not Outcome.COMPLETE:
                 return outcome
 
-    def _key(self) -> Gen[str | None]:
-        """Consume a key and its colon, and return the key as a JSON string; None if there is none."""
+    def _key(self, schemas: Schemas | None) -> Gen[str | Outcome]:
+        """Consume a key and its colon, and return the key as a JSON string; what became of it if there is none, or
+        prose in its place."""
         reader = self._reader
         parts: list[str] = []
         quoted_ = yield from reader.match(self._quote, "key")
         if not quoted_ and reader.cut_marker(self._quote):
-            return None
+            return Outcome.TRUNCATED
         if quoted_:
             if (yield from self._string(parts.append, "key", (":",))) is not Outcome.COMPLETE:
-                return None
+                return Outcome.TRUNCATED
         else:
             parts.append((yield from reader.all_of(_BARE, "key")))
         if (yield from reader.after_space("key")) != ":":
-            return None
+            return Outcome.MALFORMED if reader.left else Outcome.TRUNCATED
         reader.take(1, "key")
-        text = "".join(parts)
-        return text if quoted_ else f'"{quoted(text.strip().strip(chr(34) + chr(39)))}"'
+        key: str = json.loads("".join(parts)) if quoted_ else "".join(parts).strip().strip("\"'")
+        if not (key or quoted_) or (schemas is not None and not schemas.takes(key)):
+            return Outcome.MALFORMED
+        return f'"{quoted(key)}"'
 
     def _string(self, write: Write, kind: str, follows: tuple[str, ...]) -> Gen[Outcome]:
         """Read a string behind its opening quote mark. A quote mark that none of `follows` comes after is text, and so
@@ -201,6 +214,7 @@ class NestedShape:
         self._is_tag_end = compiled(self._tag_end)
         self._tag_ends = compiled(self._tag_end, begin)
         self._unclosed = False  # a value of the call was ended by the next element
+        self._raw: list[str] = []  # the argument's text that is not written, which a call that cannot be read keeps
 
     def read(self) -> Gen[str]:
         """One call, after its opening marker."""
@@ -210,9 +224,15 @@ class NestedShape:
             return ""
         yield from reader.match(self._is_name_end)
         call, self._unclosed = section.begin(name), False
-        outcome = yield from self._elements(call.write, section.schemas(call.name), None)
+        schemas = section.schemas(call.name)
+        arguments = _Members(call.write, schemas, whole=False)
+        self._raw.clear()
+        outcome = yield from self._elements(arguments, schemas)
+        reader.record = None
         if outcome is Outcome.MALFORMED:
             section.emitter.doubted |= self._unclosed
+            arguments.break_off()
+            call.write(reader.plain("".join(self._raw)))
             yield from section.rest_is_malformed(call, *section.closers.literals)
         elif outcome is Outcome.TRUNCATED:
             call.end("truncated")
@@ -222,22 +242,24 @@ class NestedShape:
         yield from section.call_closed()
         return ""
 
-    def _elements(self, write: Write, schemas: Schemas, array: bool | None, depth: int = 0) -> Gen[Outcome]:
-        """Read elements up to their parent's closing tag (not consumed). `array` None: the call itself, always an
-        object."""
-        reader = self._reader
+    def _elements(self, children: "_Items | _Members", schemas: Schemas, depth: int = 0) -> Gen[Outcome]:
+        """Read elements up to their parent's closing tag (not consumed). At depth 0 they are the call's arguments."""
+        reader, listed = self._reader, isinstance(children, _Items)
         if depth > DEEPEST:
             return Outcome.MALFORMED
-        children = _Items(write) if array else _Members(write, schemas, whole=array is False)
         while True:
+            children.begun = ""
+            if depth == 0:
+                self._raw.clear()
+                reader.record = self._raw
             yield from reader.space()
             hit = (yield from reader.starts(self._edge)) if (yield from reader.more()) else None
             if hit is None and (not reader.left or reader.cut_marker(self._edge)):
-                complete = array is None and not reader.cut
+                complete = depth == 0 and not reader.cut
                 break
             if hit is None:
                 return Outcome.MALFORMED
-            if array is None and hit in self._end.literals:
+            if depth == 0 and hit in self._end.literals:
                 return Outcome.MALFORMED  # it closes nothing
             if hit not in self._begin.literals:
                 complete = True
@@ -248,7 +270,9 @@ class NestedShape:
                 return Outcome.MALFORMED if reader.left else Outcome.TRUNCATED
             if children.has(key):
                 return Outcome.MALFORMED  # which of the two values is meant cannot be known
-            child = schemas.items() if array else schemas.child(key)
+            if not (listed or schemas.takes(key)):
+                return Outcome.MALFORMED  # prose stands there
+            child = schemas.items() if listed else schemas.child(key)
             write_child = children.child(key)
             outcome = yield from self._element(write_child, child, key, depth, children.missing)
             if outcome is not Outcome.COMPLETE:
@@ -280,7 +304,7 @@ class NestedShape:
         if hit in self._begin.literals and schema.own() != TEXT:
             outcome = yield from self._children(write, schema, depth)
         elif schema.own() is None or _is_text(schema.own()):
-            return (yield from self._text(write, schema, key, siblings))
+            return (yield from self._text(write, schema, key, siblings, streams=depth == 0))
         else:
             outcome = yield from self._scalar(write, schema)
             begun = yield from reader.starts(self._begin)
@@ -302,7 +326,8 @@ class NestedShape:
         begin = self._begin.literals[0]
         tag = begin + _ITEM + self._tag_end
         array = (yield from reader.starts(compiled(tag))) is not None and schema.own() != frozenset(["object"])
-        return (yield from self._elements(write, schema, array, depth + 1))
+        children = _Items(write) if array else _Members(write, schema, whole=True)
+        return (yield from self._elements(children, schema, depth + 1))
 
     def _scalar(self, write: Write, schema: Schemas) -> Gen[Outcome]:
         """Read a value that is no text and has no elements inside, up to any marker."""
@@ -317,7 +342,7 @@ class NestedShape:
         write(_value("".join(parts), schema.own(), schema))
         return Outcome.COMPLETE
 
-    def _text(self, write: Write, schema: Schemas, key: str, siblings: Sequence[str]) -> Gen[Outcome]:
+    def _text(self, write: Write, schema: Schemas, key: str, siblings: Sequence[str], *, streams: bool) -> Gen[Outcome]:
         """Read a value that may be text, with its closing tag; other markers are part of it. Where the closing tag is
         missing, an element that its parent has no value of yet ends it, and so does the end of the call."""
         reader, section, literal = self._reader, self._section, _is_text(schema.own())
@@ -332,6 +357,9 @@ class NestedShape:
 
         if literal:
             write('"')
+        if literal and streams:
+            self._raw.clear()
+            reader.record = None
         inner = _Inner(key + self._tag_end, self._tags(siblings))
         while True:
             hit = yield from reader.until(self._markers, take, tail=lambda text: reader.note("arguments", text))
@@ -411,6 +439,7 @@ class _Items:
     def __init__(self, write: Write) -> None:
         self._write = write
         self._some = False
+        self.begun = ""
 
     def has(self, key: str) -> bool:
         """Whether the child was written already, and can take no second value."""
@@ -440,6 +469,7 @@ class _Members:
         self._whole = whole
         self._some = False
         self._waiting: dict[str, list[list[str]]] = {}
+        self.begun = ""  # the child that is being read
         self._written: set[str] = set()
 
     def has(self, key: str) -> bool:
@@ -453,6 +483,7 @@ class _Members:
 
     def child(self, key: str) -> Write:
         """Returns the function to which the next child's value is written."""
+        self.begun = key
         if not self._whole and key not in self._waiting:
             self._flush()
             if _is_text(self._schemas.child(key).own()):
@@ -472,6 +503,14 @@ class _Members:
             self._key(key)
             self._write(_joined(["".join(value) for value in values], self._schemas.child(key)))
         self._waiting.clear()
+
+    def break_off(self) -> None:
+        """Write what is left, but the value that was being read."""
+        if self.begun in self._waiting and not self._waiting[self.begun][:-1]:
+            del self._waiting[self.begun]
+        elif self.begun in self._waiting:
+            self._waiting[self.begun].pop()
+        self._flush()
 
     def end(self) -> None:
         """Write what is left, and the end of the object."""

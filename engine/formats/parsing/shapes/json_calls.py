@@ -12,7 +12,6 @@ from engine.formats.parsing.json_reader import LONE_SURROGATE, JsonReader, Outco
 from engine.formats.parsing.reader import Gen, begins, compiled
 from engine.formats.parsing.shapes.pythonic import LiteralReader
 from engine.formats.parsing.shapes.section import Section
-from engine.support.nothing import nothing
 from engine.types.tools import Tool
 
 WRAPPERS = ("function", "tool_call")
@@ -172,7 +171,7 @@ class JsonShape:
             return Outcome.COMPLETE
         if key in syntax.id_fields and first not in "{[":
             fragments: list[str] = []
-            outcome = yield from self._value(state, fragments.append, "id")
+            outcome = yield from self._whole(state, fragments, "id")
             state.id = _id("".join(fragments))
             return outcome
         if key in WRAPPERS and first == "{" and state.call is None:
@@ -200,7 +199,14 @@ class JsonShape:
 
         if (yield from self._reader.judged(is_idle)) is False:
             return Outcome.MALFORMED
-        return (yield from self._value(state, nothing, "marker"))
+        return (yield from self._whole(state, [], "marker"))
+
+    def _whole(self, state: "_JsonCall", fragments: list[str], kind: str) -> Gen[Outcome]:
+        """Read a member's value, its JSON into `fragments`; a bare word is no value."""
+        outcome = yield from self._value(state, fragments.append, kind)
+        text = "".join(fragments)
+        is_word = outcome is Outcome.COMPLETE and text not in _EMPTY and _value(text) is None
+        return Outcome.MALFORMED if is_word else outcome
 
     def _value(
         self, state: "_JsonCall", write: Callable[[str], None], kind: str, *, unwrapped: bool = False

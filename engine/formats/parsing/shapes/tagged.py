@@ -148,8 +148,10 @@ class _Inner:
 
 
 _LONGEST_KEY = 128
-_ATTRIBUTES = re.compile(r"(\S+?)[\"']?\s+\w+\s*=")
-"""A key, and the beginning of an attribute behind it."""
+_ATTRIBUTES = re.compile(r"""(\S+?)["']?(?:\s+[\w:\-]+\s*=\s*(?:"[^"]*(?:"|$)|'[^']*(?:'|$)|[^\s"']+))+\s*""")
+"""A key, and the attributes behind it; the last may lack the quotation mark that the end of the key brings."""
+_IDLE = re.compile(r"""(?:\s*[\w:\-]+=["']?[\w.\-]*["']?(?=\s|$))*\s*""")
+"""Attributes of a call, which say nothing that its reader needs."""
 _CDATA_OPEN = "<![CDATA["
 _CDATA_CLOSE = compiled("]]>")
 
@@ -189,6 +191,7 @@ class TaggedArgumentsShape:
         self._inside = compiled(argument.text, *closers, *self._is_json_block.literals)
         self._follows = self._follow_markers.literals
         self._unclosed = False  # a value of the call was ended by the next argument
+        self._raw: list[str] = []  # the markup of the argument so far, which a call that cannot be read keeps
 
     def read(self) -> Gen[str]:
         """One call, after its opening marker."""
@@ -200,19 +203,27 @@ class TaggedArgumentsShape:
             section.begin(name).end()
             return ""
         yield from reader.match(self._is_name_end)
+        attributes: list[str] = []
         if self._attributes_end.literals:
-            yield from reader.until(self._attributes_end, lambda text: reader.note("marker", text))
+            yield from reader.until(self._attributes_end, attributes.append)
+            reader.note("marker", "".join(attributes))
             yield from reader.match(self._attributes_end)
         call, self._unclosed = section.begin(name), False
         arguments = ArgumentWriter(call.write, section.schemas(call.name))
         yield from reader.space()
-        if (yield from reader.match(self._is_json_block)) or reader.buffer.startswith("{", reader.pos):
+        self._raw.clear()
+        if (yield from reader.more()) and not _IDLE.fullmatch("".join(attributes)):
+            self._raw += attributes
+            outcome = Outcome.MALFORMED
+        elif (yield from reader.match(self._is_json_block)) or reader.buffer.startswith("{", reader.pos):
             yield from self._whole_json(call)
             return ""
-        outcome = yield from self._arguments(arguments)
+        else:
+            outcome = yield from self._arguments(arguments)
         if outcome is Outcome.MALFORMED:
             section.emitter.doubted |= self._unclosed
-            arguments.flush()
+            arguments.break_off()
+            call.write(reader.plain("".join(self._raw)))
             yield from section.rest_is_malformed(call, *section.closers.literals)
         elif outcome is Outcome.TRUNCATED:
             call.end("truncated")
@@ -252,11 +263,17 @@ class TaggedArgumentsShape:
                 return Outcome.TRUNCATED if reader.cut else Outcome.COMPLETE
             if (yield from reader.starts(self._section.closers)) is not None:
                 return Outcome.COMPLETE
-            outcome = yield from self._one_argument(arguments)
-            if outcome is not Outcome.COMPLETE:
+            reader.record = self._raw
+            found = yield from self._one_key(arguments)
+            reader.record = None
+            if isinstance(found, Outcome):
+                return found
+            self._raw.clear()
+            if found is not None and (outcome := (yield from self._value(arguments, *found))) is not Outcome.COMPLETE:
                 return outcome
 
-    def _one_argument(self, arguments: ArgumentWriter) -> Gen[Outcome]:
+    def _one_key(self, arguments: ArgumentWriter) -> Gen["tuple[str, _Inner] | Outcome | None"]:
+        """Read an argument up to its value, and begin that. None: it has no value."""
         reader = self._reader
         if not (yield from reader.match(self._argument)):
             if reader.cut_marker(self._inside):
@@ -271,13 +288,16 @@ class TaggedArgumentsShape:
         stated = yield from self._stated_type()
         if hit not in self._is_key_end.literals and stated is None:
             return Outcome.MALFORMED
+        prose = not arguments.schemas.takes(key) or (stated and not stated.isalnum())
+        if prose and (yield from reader.more()):
+            return Outcome.MALFORMED
         if self._is_value_open.literals:
             yield from reader.space()
             if not (yield from reader.match(self._is_value_open)):
                 if reader.cut_marker(self._is_value_open):
                     return Outcome.TRUNCATED
                 if (yield from reader.starts(self._follow_markers)) is not None:
-                    return Outcome.COMPLETE  # a key without a value is ignored
+                    return None  # a key without a value is ignored
                 inner.opened = False
         if key in arguments.given:
             return Outcome.MALFORMED  # which of the two values is meant cannot be known
@@ -285,14 +305,14 @@ class TaggedArgumentsShape:
         if self._syntax.untyped_text and arguments.schemas.types(key) is None:
             text = True
         arguments.key(key, self._lead, text)
-        return (yield from self._value(arguments, key, inner))
+        return key, inner
 
     def _key(self, written: str, names: Sequence[str]) -> str:
         """Returns the key in a tag's text, which models put into quotes, or attributes behind it."""
         key = self._section.unescaped(written)
         if key in names:
             return key
-        if (tagged := _ATTRIBUTES.match(written)) and self._section.unescaped(tagged[1]) in names:
+        if (tagged := _ATTRIBUTES.fullmatch(written)) and self._section.unescaped(tagged[1]) in names:
             written = tagged[1]
         return self._section.unescaped(written.strip("\"'"))
 
