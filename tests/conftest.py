@@ -19,7 +19,8 @@ from checkout import tracked_files
 from hypothesis import settings
 
 from engine.isolated import preflight
-from engine.runtime.loop.config import AMX_VARIABLE, ContextOptions, ModelOptions
+from engine.llama.lib import library
+from engine.runtime.loop.config import AMX_VARIABLE, ContextOptions, ModelOptions, amx_wanted
 from engine.support import _data
 
 settings.register_profile("no deadline", deadline=None)
@@ -40,6 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # Hundreds of children import the package; with PYTHONDONTWRITEBYTECODE each would compile it for itself.
         compileall.compile_dir(SECONDS.parents[1] / "engine", quiet=2)
         _leave_out_amx_if_it_faults()
+    if not amx_wanted():
+        library()  # so that no test imports llama_cpp before AMX is left out
     within: float | None = config.getoption("within")
     if within is not None:
         lines = (line.split() for line in SECONDS.read_text(encoding="utf-8").splitlines())

@@ -11,6 +11,7 @@ from engine.cli.doctor import Machine, Report
 from engine.isolated import preflight
 from engine.isolated.preflight import Verdict
 from engine.llama.lib import Device, LibraryFacts
+from engine.runtime.loop.config import AMX_VARIABLE
 from engine.support import _data
 from engine.support.errors import EngineError
 
@@ -70,7 +71,8 @@ def test_where_a_build_needs_the_cure(machine: Machine, faulted: bool, expected:
     assert machine.needs_cure(faulted=faulted) is expected
 
 
-def test_the_text_says_every_fact_on_its_own_line() -> None:
+def test_the_text_says_every_fact_on_its_own_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(AMX_VARIABLE, raising=False)
     rows = dict(line.split("  ", 1) for line in REPORT.text().splitlines() if not line.startswith(" "))
     told = {name.strip(): value.strip() for name, value in rows.items()}
     assert told == {

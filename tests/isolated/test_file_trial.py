@@ -20,7 +20,7 @@ from engine import Engine
 from engine.isolated import file_trial, preflight
 from engine.isolated.preflight import Verdict
 from engine.llama.gguf.gguf import GgufFile, read_gguf
-from engine.runtime.loop.config import ContextOptions, ModelOptions
+from engine.runtime.loop.config import ContextOptions, ModelOptions, amx_wanted
 from engine.support.errors import EngineError, EngineWarning, ModelLoadError
 
 MODEL, CONTEXT = ModelOptions(), ContextOptions(n_ctx=256)
@@ -184,7 +184,8 @@ def test_what_llama_cpp_refuses_by_itself_is_its_own_error(tmp_path: Path) -> No
 @LINUX
 def test_a_child_may_not_take_all_memory(unverified: GgufFile) -> None:
     """The real child, with room for nothing, and with enough."""
-    order = {"task": "try", "model": str(unverified.path), "load": {"tensor_split": ()}, "context": {"n_ctx": 256}}
+    load = {"tensor_split": (), "amx": amx_wanted()}
+    order = {"task": "try", "model": str(unverified.path), "load": load, "context": {"n_ctx": 256}}
     assert preflight.ask_child({**order, "room": 4 << 30}) == "ok"
     try:
         said = preflight.ask_child({**order, "room": 1 << 20})
