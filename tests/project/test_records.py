@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from engine import ChatTemplate, Engine
-from engine.formats.parsing.grammar import InOrder
+from engine.formats.grammar.nodes import InOrder
 from engine.testing.scripted import ByteVocab, ScriptedBackend
 
 MOST = {"with a tool": 12, "with a tool and a type": 16}

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from engine import JsonSchema
 from engine.formats.grammar.json_schema import prepared
 from engine.formats.grammar.lark import GrammarText
+from engine.formats.grammar.nodes import JsonText
 from engine.formats.grammar.response import response_of
-from engine.formats.parsing.grammar import JsonText
 from engine.runtime.guidance import matcher
 from engine.tools.check import schema_check
 

@@ -8,9 +8,9 @@ from engine.formats.families import Format
 from engine.formats.grammar.enforcer import Enforcer
 from engine.formats.grammar.json_schema import prepared
 from engine.formats.grammar.lark import Cut
+from engine.formats.grammar.nodes import Rules
 from engine.formats.grammar.response import Response
 from engine.formats.grammar.turn_grammar import Allowed, turn_grammar
-from engine.formats.parsing.grammar import Rules
 from engine.support.errors import RequestError
 from engine.support.recent import characters, recent
 from engine.types.constraint import Constraint, Holds

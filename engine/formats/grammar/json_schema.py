@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias, cast
 
-from engine.formats.parsing.object_schemas import items_of, resolved
+from engine.formats.grammar.object_schemas import items_of, resolved
 from engine.support.errors import RequestError, shown
 from engine.tools.check import plain_schema
 from engine.tools.formats import FORMATS, PATTERNS

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from engine.formats.parsing.grammar import InOrder, JsonText, Marker, Node, OneOf, Pattern, Repeat, Rule, Until, Words
+from engine.formats.grammar.nodes import InOrder, JsonText, Marker, Node, OneOf, Pattern, Repeat, Rule, Until, Words
 
 Cut: TypeAlias = Callable[[str], Sequence[str | int]]
 """Cuts markup into plain text and control tokens (their numbers)."""

@@ -11,8 +11,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from engine.formats.grammar.enforcer import Enforcer
 from engine.formats.grammar.json_schema import Refusal, prepared
+from engine.formats.grammar.nodes import JsonText, Node, OneOf, Pattern, Rule, Words
 from engine.formats.grammar.turn_grammar import Answer
-from engine.formats.parsing.grammar import JsonText, Node, OneOf, Pattern, Rule, Words
 from engine.support.errors import RequestError, shown
 from engine.tools.check import described, schema_check, unmatched
 from engine.tools.schema import TypeSchema

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 from engine.formats.families import Format, MarkedSyntax, ToolSyntax
 from engine.formats.grammar.lark import Cut, GrammarText
-from engine.formats.parsing import channels, shapes
-from engine.formats.parsing.grammar import (
+from engine.formats.grammar.nodes import (
     NOTHING,
     InOrder,
     JsonText,
@@ -19,6 +18,7 @@ from engine.formats.parsing.grammar import (
     maybe,
     one_of,
 )
+from engine.formats.parsing import channels, shapes
 from engine.types.constraint import TurnGrammar
 from engine.types.tools import Tool
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.formats.families import ChannelSyntax
-from engine.formats.parsing.argument_text import Schemas
+from engine.formats.grammar.nodes import JsonText, Marker, Node, Words, in_order, maybe, one_of
+from engine.formats.grammar.schemas import Schemas
 from engine.formats.parsing.emitter import CallEmitter, Emitter, Span
-from engine.formats.parsing.grammar import JsonText, Marker, Node, Words, in_order, maybe, one_of
 from engine.formats.parsing.json_reader import JsonReader, Outcome
 from engine.formats.parsing.reader import CONTROL, CUT, Gen, Reader, Spelling, begins, compiled
 from engine.formats.parsing.shapes.section import raw_code, raw_writer

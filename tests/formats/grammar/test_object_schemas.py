@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from engine.formats.families import builtin_families
-from engine.formats.parsing.argument_text import Schemas
-from engine.formats.parsing.object_schemas import MOST, kinds
+from engine.formats.grammar.object_schemas import MOST, kinds
+from engine.formats.grammar.schemas import Schemas
 
 SHAPES = {form.shape: name for name in FAMILIES if (form := builtin_families().get(name).format.tools)}
 POOL: dict[str, Any] = {

@@ -631,7 +631,7 @@ TARGETS = {
         Target("parser", ("parsing",), ".json", parsing_fuzz.seeds, parsing_fuzz.changed, always(parsing_fuzz.attempt)),
         Target(
             "grammar",
-            ("constraint/lark.py", "constraint/turn_grammar.py", "parsing/shapes", "parsing/grammar.py"),
+            ("grammar/lark.py", "grammar/turn_grammar.py", "parsing/shapes", "grammar/nodes.py"),
             ".json",
             _call_seeds,
             _call_changed,

@@ -11,9 +11,9 @@ import numpy as np
 
 from engine.formats.families import Format, builtin_families
 from engine.formats.grammar.lark import GrammarText
+from engine.formats.grammar.nodes import Rules
 from engine.formats.grammar.turn_grammar import calls
 from engine.formats.parsing import Parser
-from engine.formats.parsing.grammar import Rules
 from engine.formats.template.generic import with_generic_tools
 from engine.runtime.guidance.matcher import Compiler, Matcher, masks
 from engine.types.completion import Completion

@@ -13,8 +13,8 @@ from engine.formats.families import (
     ToolSyntax,
     WholeSyntax,
 )
+from engine.formats.grammar.nodes import Node, Rules, one_of
 from engine.formats.parsing.emitter import Emitter
-from engine.formats.parsing.grammar import Node, Rules, one_of
 from engine.formats.parsing.reader import Gen, Reader, Spelling, begins
 from engine.formats.parsing.shapes import elements, json_calls, pythonic, tagged
 from engine.formats.parsing.shapes.elements import DictionaryShape, NestedShape

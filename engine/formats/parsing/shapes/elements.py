@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.formats.families import DictionarySyntax, NestedSyntax
-from engine.formats.parsing.argument_text import TEXT, Schemas, coerced, quoted, typed, unwrapped
-from engine.formats.parsing.grammar import (
+from engine.formats.grammar.nodes import (
     NOTHING,
     JsonText,
     Marker,
@@ -32,6 +31,8 @@ from engine.formats.parsing.grammar import (
     separated,
     whole_pattern,
 )
+from engine.formats.grammar.schemas import TEXT, Schemas
+from engine.formats.parsing.argument_text import coerced, quoted, typed, unwrapped
 from engine.formats.parsing.json_reader import Outcome
 from engine.formats.parsing.reader import CONTROL, Gen, Reader, Spelling, compiled
 from engine.formats.parsing.shapes.pythonic import LiteralReader, Write

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.formats.families import JsonSyntax
+from engine.formats.grammar.nodes import JsonText, Marker, Node, arranged, edges, in_order, relocated
 from engine.formats.parsing.emitter import CallEmitter, Emitter
-from engine.formats.parsing.grammar import JsonText, Marker, Node, arranged, edges, in_order, relocated
 from engine.formats.parsing.json_reader import LONE_SURROGATE, JsonReader, Outcome
 from engine.formats.parsing.reader import Gen, begins, compiled
 from engine.formats.parsing.shapes.pythonic import LiteralReader

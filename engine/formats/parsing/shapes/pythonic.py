@@ -8,9 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from engine.formats.families import PythonicSyntax
-from engine.formats.parsing.argument_text import Schemas, quoted
-from engine.formats.parsing.emitter import CallEmitter
-from engine.formats.parsing.grammar import (
+from engine.formats.grammar.nodes import (
     JsonText,
     Marker,
     Member,
@@ -28,6 +26,9 @@ from engine.formats.parsing.grammar import (
     one_of,
     separated,
 )
+from engine.formats.grammar.schemas import Schemas
+from engine.formats.parsing.argument_text import quoted
+from engine.formats.parsing.emitter import CallEmitter
 from engine.formats.parsing.json_reader import Outcome
 from engine.formats.parsing.reader import CONTROL, WINDOW, Gen, Reader
 from engine.formats.parsing.shapes.section import Section

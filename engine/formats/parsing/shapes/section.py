@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from engine.formats.families import ToolSyntax
-from engine.formats.parsing.argument_text import Schemas, quoted
+from engine.formats.grammar.schemas import Schemas
+from engine.formats.parsing.argument_text import quoted
 from engine.formats.parsing.emitter import CallEmitter, Emitter
 from engine.formats.parsing.reader import CUT, FIRST_CONTROL, Gen, Mark, Markers, Reader, Spelling, begins, compiled
 

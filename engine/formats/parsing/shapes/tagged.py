@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.formats.families import TaggedArgumentsSyntax, TaggedJsonSyntax
-from engine.formats.parsing.argument_text import ArgumentWriter, Schemas, type_name
-from engine.formats.parsing.emitter import CallEmitter
-from engine.formats.parsing.grammar import (
+from engine.formats.grammar.nodes import (
     NOTHING,
     JsonText,
     Marker,
@@ -30,6 +28,9 @@ from engine.formats.parsing.grammar import (
     one_of,
     whole_pattern,
 )
+from engine.formats.grammar.schemas import Schemas, type_name
+from engine.formats.parsing.argument_text import ArgumentWriter
+from engine.formats.parsing.emitter import CallEmitter
 from engine.formats.parsing.json_reader import JsonReader, Outcome
 from engine.formats.parsing.reader import Gen, Markers, Spelling, begins, compiled
 from engine.formats.parsing.shapes.json_calls import JsonShape

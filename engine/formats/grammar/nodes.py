@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, cast
 
 from engine.formats.families import JsonSyntax, ToolSyntax
-from engine.formats.parsing.argument_text import TEXT, Schemas, type_name
-from engine.formats.parsing.object_schemas import kinds, resolved
+from engine.formats.grammar.object_schemas import kinds, resolved
+from engine.formats.grammar.schemas import TEXT, Schemas, type_name
 from engine.tools.formats import PATTERNS
 
 Schema: TypeAlias = Mapping[str, Any]
