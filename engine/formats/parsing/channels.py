@@ -12,7 +12,7 @@ from engine.formats.grammar.nodes import JsonText, Marker, Node, Words, in_order
 from engine.formats.grammar.schemas import Schemas
 from engine.formats.parsing.emitter import CallEmitter, Emitter, Span
 from engine.formats.parsing.json_reader import JsonReader, Outcome
-from engine.formats.parsing.reader import CONTROL, CUT, Gen, Reader, Spelling, begins, compiled
+from engine.formats.parsing.reader import CONTROL, CUT, Gen, Markers, Reader, Spelling, begins, compiled
 from engine.formats.parsing.shapes.section import raw_code, raw_writer
 from engine.formats.parsing.unmarked import BareCalls, Demands
 from engine.types.tools import Tool
@@ -209,7 +209,7 @@ class ChannelTurn:
         reader = self._reader
         span = Span(self._emitter, reader, "reasoning" if kind == "reasoning" else "content", "", edge)
         answers = kind == "content"
-        hit = yield from (self._answer(span) if answers else reader.until(self._in_body, span.write, cuts=True))
+        hit = yield from (self._answer(span) if answers else self._until(self._in_body, span))
         if hit is None:
             span.end(exact=answers and self._exact)
             return False
@@ -221,13 +221,25 @@ class ChannelTurn:
             reader.take(len(hit), marker)
         return True
 
+    def _until(self, markers: Markers, span: Span) -> Gen[str | None]:
+        """Read text up to a marker, and return that without consuming it. A message that the text quotes as code is
+        text, with the mark that ends it."""
+        reader, quotes = self._reader, False
+        while True:
+            hit = yield from reader.until(markers, span.write, cuts=True)
+            begins_message = hit in (self._start, self._channel)
+            if not (begins_message or (quotes and hit in self._is_end.literals)) or not span.holds_call(hit or ""):
+                return hit
+            quotes = begins_message
+            span.write(reader.take(len(hit or "")))
+
     def _answer(self, span: Span) -> Gen[str | None]:
         """Read a body that is content, without the code fence around an answer that must be JSON."""
         reader = self._reader
         if (yield from reader.match(self._fence)):
             yield from reader.space()
         while True:
-            hit = yield from reader.until(self._in_answer, span.write, cuts=True)
+            hit = yield from self._until(self._in_answer, span)
             if hit not in self._fence.literals:
                 return hit
             if (yield from self._closes(hit)):

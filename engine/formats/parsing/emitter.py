@@ -284,8 +284,8 @@ class Span:
 
     def holds_call(self, marker: str) -> bool:
         """Whether the next character is quoted code, so that a marker of calls there shows one (but a marker that is
-        a fence itself)."""
-        if "`" in marker or not self._code.is_open:
+        a fence itself, unless a longer one is open)."""
+        if not self._code.is_open or ("`" in marker and self._code.fence <= marker.count("`")):
             return False
         self._code.hold()
         return True

@@ -44,7 +44,10 @@ class Quoting:
         if not ticks:
             return
         if self._blank and ticks >= 3 and not self._inline:
-            self._fence = 0 if self._fence else ticks if self._some else -1
+            if not self._fence:
+                self._fence = ticks if self._some else -1
+            elif ticks >= self._fence:
+                self._fence = 0
         elif not self._fence:
             self._inline = 0 if self._inline == ticks else self._inline or ticks
         self._some, self._blank = True, False
@@ -54,6 +57,12 @@ class Quoting:
         """Whether the next character is in a quotation."""
         self._settle()
         return self._fence > 0 or self._inline > 0
+
+    @property
+    def fence(self) -> int:
+        """How many backticks the open fence has; not positive if none quotes."""
+        self._settle()
+        return self._fence
 
     def hold(self) -> None:
         """A marker that is quoted follows."""

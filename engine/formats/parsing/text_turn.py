@@ -427,6 +427,11 @@ def _is_before_call(turn: TextTurn, hit: str) -> Gen[bool]:
     return (yield from turn.reader.judged(lambda rest: begins(rest.lstrip(), openers), len(hit))) is True
 
 
+def _quotes_call(turn: TextTurn, hit: str) -> Step[bool]:
+    """The backtick that opens code directly precedes it, and an opening marker of calls directly follows it."""
+    return turn.span.quotes and turn.span.holds_call(hit) and _is_before_call(turn, hit)
+
+
 def _begins_no_draft(turn: TextTurn, opener: str) -> Step[bool]:
     """It stands in no code, and a call follows it that is neither a draft nor a mention of one."""
     return not turn.span.holds_call(opener) and _is_no_draft(turn, opener)
@@ -595,6 +600,11 @@ def _leave_reasoning(turn: TextTurn, mark: Mark) -> None:
 # Actions that do not end it: the marker becomes text, or is left out of the text around it.
 
 
+def _write(turn: TextTurn, hit: str) -> None:
+    """It is text."""
+    turn.span.write(turn.reader.take(len(hit)))
+
+
 def _write_opening(turn: TextTurn, hit: str) -> None:
     """It is text, and so is what closes it."""
     turn.quoted += 1
@@ -657,6 +667,7 @@ IN_TEXT = (
 
 IN_REASONING = (
     Row(Role.CUT, _always, _leave_reasoning_cut),
+    Row(Role.CLOSES, _quotes_call, _write, ends=False),
     Row(Role.CLOSES, _always, _close_reasoning),
     Row(Role.OTHER, _always, _end_reasoning),
     Row(Role.CALLS, _begins_no_draft, _interrupt_reasoning),

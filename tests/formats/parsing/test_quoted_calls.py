@@ -1,6 +1,11 @@
 """Calls that a text shows as code, in reasoning as in content: they are not run, and stay in the text."""
 
+import random
+from dataclasses import replace
+
 import pytest
+from attacks.markup_values import families
+from attacks.slips import judged, quoted_call
 from cases.canonical import Call, Turn
 from cases.parsing_cases import families_where, feed_pieces, pieces, run, splits
 from cases.writer import written
@@ -54,6 +59,14 @@ def test_a_quoted_call_of_one_token_is_not_run(family: str, around: str) -> None
     assert "Rome" in completion.content + completion.reasoning, text
 
 
+@pytest.mark.parametrize("family", families())
+def test_a_call_quoted_in_code_is_not_run_in_any_family(family: str) -> None:
+    format_, chance = builtin_families().get(family).format, random.Random(family)
+    for tokens in (False, True) * 12:
+        slip = replace(quoted_call(family, format_, chance), tokens=tokens)
+        assert not judged(slip), (judged(slip), slip)
+
+
 @families_where(
     lambda format_: _has_markers(format_) and format_.reasoning and format_.reasoning.open and format_.reasoning.close
 )
@@ -81,6 +94,8 @@ def test_a_call_that_thinking_quotes_is_thinking(family: str, around: str) -> No
         ("```py\nx", False),
         ("Text ```x``` y", False),
         ("Text\n```\n`", True),
+        ("Text\n````py\n```\nx", True),
+        ("Text\n````py\nx\n````\ny", False),
     ],
 )
 def test_what_is_quoted(text: str, is_open: bool) -> None:

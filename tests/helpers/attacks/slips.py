@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from cases import writer
 from cases.canonical import Call, Turn
@@ -96,7 +96,7 @@ def drawn(family: str, chance: random.Random) -> Slip:
     """One slip of this family."""
     format_ = builtin_families().get(family).format
     made = chance.choice(KINDS)(family, format_, chance)
-    return made if made.kind.startswith("quoted") else replace(made, tokens=chance.random() < 0.4)
+    return replace(made, tokens=chance.random() < 0.4)
 
 
 def judged(slip: Slip) -> str:
@@ -148,21 +148,27 @@ def _envelope(family: str, format_: Format, chance: random.Random) -> Slip:
     return Slip("envelope", family, output, meant, tuple(text for text in texts if text in body))
 
 
-def _quoted(family: str, format_: Format, chance: random.Random) -> Slip:
-    """A call that a text quotes, in reasoning and in content; spelt as text, since a control token is what it is."""
-    tools = format_.tools
-    if tools is None or writer.stated(tools, "heading", ("", ""))[0]:
-        return _answer(family, format_, chance)
+def quoted_call(family: str, format_: Format, chance: random.Random) -> Slip:
+    """A call that a text quotes, in reasoning and in content."""
     call = _call(format_, "wipe", {"to": "all"})
-    opens = (format_.content[0], format_.reasoning.close if format_.reasoning else "")
-    if "`" in call or any(mark.strip() and mark.strip() in call for mark in opens):  # it ends the quotation itself
-        return _answer(family, format_, chance)
-    quotes = ("The form would be `{}`, but I must not.", "- never write `{}` here\n- or there", "| `{}` | no |\n")
-    text = chance.choice(quotes).replace("{}", call)
+    quotes = (
+        "The form would be `{}`, but I must not.",
+        "- never write `{}` here\n- or there",
+        "| `{}` | no |\n",
+        "So:\n\n````text\n{}\n````\nbut I must not.",
+    )
+    close = format_.reasoning.close.strip() if format_.reasoning else ""
+    closes = close != "" and close in call  # then only one line quotes it: a fence may be left open
+    text = chance.choice(quotes[3:] if "`" in call else quotes[: 3 if closes else 4]).replace("{}", call)
+    kept = tuple(re.findall("I must not|never write| no |or there", text))
     if format_.reasoning is None or chance.random() < 0.5:
-        return Slip("quoted in content", family, text, (), ("must not" if "must not" in text else "",))
-    output = f"{text}{format_.reasoning.close}{format_.content[0]}So be it.{format_.content[1]}"
-    return Slip("quoted in reasoning", family, output, (), ("So be it.",), prefix=format_.reasoning.open)
+        turn = Turn("", (text.replace(close, "").replace("`\n", "`") if closes else text,))
+        output, prefix = writer.written(turn, format_), writer.prefix(turn, format_)
+        return Slip("quoted in content", family, output, (), kept, prefix=prefix)
+    opened: Literal["", "open"] = "" if format_.reasoning.implicit else chance.choice(("", "open"))
+    turn = Turn("", ("So be it.",), text, opened)
+    output, prefix = writer.written(turn, format_), writer.prefix(turn, format_)
+    return Slip("quoted in reasoning", family, output, (), (*kept, "So be it."), prefix=prefix)
 
 
 def _name(family: str, format_: Format, chance: random.Random) -> Slip:
@@ -212,4 +218,4 @@ def prose_in_a_gap(family: str, format_: Format, chance: random.Random) -> Slip:
     return Slip("prose in a gap", family, output[:at] + whole + output[at:], (("trip", values),), kept)
 
 
-KINDS: Sequence[Callable[[str, Format, random.Random], Slip]] = (_envelope, _quoted, _name, _answer, prose_in_a_gap)
+KINDS: Sequence[Callable[[str, Format, random.Random], Slip]] = (_envelope, quoted_call, _name, _answer, prose_in_a_gap)
