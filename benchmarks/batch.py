@@ -218,7 +218,7 @@ def memory(count: int) -> None:
             print(f"  {now.ran:7} rows: {seen[-1][1]:.1f} MiB", flush=True)
 
     told = [0]
-    with tempfile.TemporaryDirectory() as folder, Engine(backend, ChatTemplate(None, family="qwen3")) as llm:
+    with tempfile.TemporaryDirectory() as folder, Engine.over(backend, ChatTemplate(None, family="qwen3")) as llm:
         out = Path(folder) / "out.jsonl"
         report = batch.run(generated(), out, llm, on_progress=look)
         with out.open(encoding="utf-8") as file:

@@ -84,7 +84,7 @@ def answer(body: dict[str, Any]) -> str | None:
 def compute(folder: Path) -> int:
     """One run of the batch, in a child. Returns its exit code."""
     backend = ScriptedBackend(scripted, vocab=ByteVocab(["<|im_start|>"]), n_sequences=8, n_ctx=4096)
-    with Engine(backend, ChatTemplate(None, family="qwen3")) as llm:
+    with Engine.over(backend, ChatTemplate(None, family="qwen3")) as llm:
         try:
             report = batch.run(folder / "in.jsonl", folder / "out.jsonl", llm, in_order=True, quiet=True)
         except DiskFullError:

@@ -165,7 +165,7 @@ def main() -> None:
         tried = random.Random(given.seed).sample(tried, given.sample)
     tally: Counter[str] = Counter()
     backend = ScriptedBackend(lambda _: "Yes.", vocab=ByteVocab(["<|im_start|>"]), n_ctx=600, n_sequences=2)
-    with Engine(backend, ChatTemplate(None, family="qwen3")) as llm:
+    with Engine.over(backend, ChatTemplate(None, family="qwen3")) as llm:
         for case in tried:
             with tempfile.TemporaryDirectory() as name:
                 ran, lost = Trial(Path(name).resolve(), case, llm).run()

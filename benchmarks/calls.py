@@ -150,7 +150,9 @@ def scripted(family: str) -> Engine:
     template = ChatTemplate(None, family=family)
     control = [text for text in template.format.control if text.isascii()]
     vocab = ByteVocab(control or ["<|im_start|>"])
-    return Engine(ScriptedBackend(lambda _: "The words of a long answer. " * 20, vocab=vocab, n_batch=4096), template)
+    return Engine.over(
+        ScriptedBackend(lambda _: "The words of a long answer. " * 20, vocab=vocab, n_batch=4096), template
+    )
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
@@ -114,7 +114,7 @@ def main() -> None:
         expected = {case: case[0](llm, *case[1:]) for case in cases}
     waits: list[float] = []
     with Engine.load(isolated=True, **OPTIONS) as llm:
-        runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
+        runner: Any = cast("Any", llm).source.service._runner  # pyright: ignore[reportPrivateUsage]
         assert isinstance(runner, IsolatedRunner)
         asking = Asking(llm, expected)
         for _ in range(options.kills):

@@ -190,7 +190,7 @@ def _sixteen(llm: Engine, rounds: int) -> None:
 
 
 def _compiling(llm: Engine) -> None:
-    compiler = Compiler(llm._service.vocab)  # pyright: ignore[reportPrivateUsage]
+    compiler = Compiler(cast("Any", llm).source.service.vocab)  # pyright: ignore[reportPrivateUsage]
     began = time.perf_counter()
     size = compiler.table.size
     print(f"the vocabulary's table, {size:,} tokens: {time.perf_counter() - began:.2f} s, once for a model")

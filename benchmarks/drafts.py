@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 sys.path[:0] = [
     str(Path(__file__).resolve().parents[1]),
@@ -50,7 +50,7 @@ def loaded(model: Path, draft: object, streams: int) -> Engine:
 
 
 def backend_of(llm: Engine) -> Any:
-    runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
+    runner: Any = cast("Any", llm).source.service._runner  # pyright: ignore[reportPrivateUsage]
     return runner._backend
 
 

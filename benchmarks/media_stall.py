@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/helpers"))
 
@@ -67,7 +67,7 @@ def main() -> None:
         file = write_projector(Path(folder) / "mmproj.gguf", KIND)
         options: dict[str, Any] = {"n_ctx": 8192, "n_sequences": 2, "preflight": False, "media_cache_mib": 0}
         with Engine.load(projector=file, **options) as llm:
-            runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
+            runner: Any = cast("Any", llm).source.service._runner  # pyright: ignore[reportPrivateUsage]
             scheduler = runner._loop._scheduler
 
             def way(seed: int, how: Any, *, parts: bool) -> Callable[[int], tuple[float, int, float]]:

@@ -99,11 +99,11 @@ class ColdBackend(NullBackend):
 
 
 def cold(streams: int) -> Engine:
-    return Engine(ColdBackend(streams), ChatTemplate(None, family="qwen3"))
+    return Engine.over(ColdBackend(streams), ChatTemplate(None, family="qwen3"))
 
 
 def null(streams: int) -> Engine:
-    return Engine(NullBackend(streams), ChatTemplate(None, family="qwen3"))
+    return Engine.over(NullBackend(streams), ChatTemplate(None, family="qwen3"))
 
 
 def builtin(streams: int) -> Engine:

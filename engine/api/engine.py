@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from engine.api import batch_generate, loading
-from engine.api.adapter_loader import AdapterLoader, AdapterSource
+from engine.api.adapter_loader import AdapterSource
 from engine.api.clients import async_openai_client, openai_client
-from engine.api.loading import Loaded, TemplateChoice
+from engine.api.loading import TemplateChoice
+from engine.api.source import Loaded, Source
 from engine.formats.families import Family, FamilyLike, ResponseTemplateLike
 from engine.formats.template.chat_template import ChatTemplate
 from engine.llama.model import Model, ModelInfo
@@ -17,15 +18,16 @@ from engine.runtime.loop.backend import Backend
 from engine.runtime.loop.config import LoopOptions
 from engine.runtime.loop.metrics import Metrics
 from engine.runtime.stream.raw import detokenize, tokenize
-from engine.runtime.stream.service import PinnedPrefix, Service, Stream
+from engine.runtime.stream.service import PinnedPrefix, Stream
 from engine.support.display import page_markdown, table_html, visible
 from engine.support.errors import EngineError, MissingTemplateError, NotCopied, RequestError
 from engine.support.guided import Guided, GuidedClass
 from engine.support.offloop import off_loop, off_loop_or_undo
-from engine.support.reload import remember, tell_open
+from engine.support.reload import tell_open
 from engine.tools import RunTool, Toolbox, ToolLike
 from engine.turns.conversation import Conversation
-from engine.turns.embedding import Embedder, Ranked, VectorSettings, matrix, ranking
+from engine.turns.embedding import Embedder, Ranked, VectorSettings, matrix, ranking, vector_facts
+from engine.turns.model_parts import ModelParts
 from engine.turns.options import (
     ChoicesArguments,
     ContextLoadOptions,
@@ -44,7 +46,7 @@ from engine.turns.options import (
 )
 from engine.turns.sampling_defaults import SamplingDefaults
 from engine.turns.scoring import Score, Scorer, TextOrTokens
-from engine.turns.turns import Turns
+from engine.turns.starters import agent_stepper, batch_starter, raw_starter
 from engine.types.answer_formats import Answer, ResponseFormatLike
 from engine.types.completion import Completion
 from engine.types.conversation import check_last, conversation_of
@@ -68,8 +70,7 @@ if TYPE_CHECKING:  # what a plain chat does not need is imported where it is use
 class Engine(Guided, NotCopied, metaclass=GuidedClass):
     """A loaded model, ready for turns; made by `Engine.load`. A context manager; thread-safe.
 
-    Without a GGUF, for tests: `Engine(ScriptedBackend(...), ChatTemplate(None, family="qwen3"))`; the engine then owns
-    the backend and closes it, and so a second one that guesses ahead (`draft=`, with `LoopOptions(draft_max=...)`).
+    Without a GGUF, for tests: `Engine.over(ScriptedBackend(...), ChatTemplate(None, family="qwen3"))`.
     """
 
     _instead = (
@@ -79,20 +80,29 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
 
     if not TYPE_CHECKING:
 
-        def __new__(cls, *arguments: object, **named: object) -> Self:
+        def __new__(cls, *arguments: object, **_: object) -> Self:
             """Refuse what was meant for `load`."""
-            given = arguments[0] if arguments else named.get("backend")
-            if given is None or isinstance(given, str | Path):
+            if cls is Engine and not hasattr((*arguments, None)[0], "lease"):
                 raise RequestError(
-                    'An engine is made by Engine.load("model.gguf"), or Engine.load("owner/repo:Q4_K_M").'
+                    'An engine is made by Engine.load("model.gguf"), or Engine.load("owner/repo:Q4_K_M"); over a '
+                    "backend of your own by Engine.over(backend, template)."
                 )
             return super().__new__(cls)
 
         def __call__(self, *_: object, **__: object) -> Self:
             raise TypeError('An engine is no function; write llm.chat("..."), or llm.complete("...").')
 
-    def __init__(
-        self,
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        """Where the parts come from that the methods call."""
+        self.scorer = Scorer(source.lease)
+        """What `score` asks for log-probabilities."""
+        self.embedder = Embedder(source.lease_for_vectors)
+        """What `embed` and `rerank` ask for vectors."""
+
+    @classmethod
+    def over(
+        cls,
         backend: "Backend | IsolatedContext",
         template: ChatTemplate | MissingTemplateError,
         *,
@@ -102,42 +112,10 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         adapters: AdapterSource | None = None,
         draft: Backend | None = None,
         sampling: SamplingDefaults | None = None,
-    ) -> None:
-        service = Service(backend, options, draft)
-        name = "" if model is None else model.info.name or model.info.path.stem
-        self._hold(
-            service,
-            Turns(service, template, seed, options and options.media_urls, sampling, name),
-            model,
-            AdapterLoader(service, adapters),
-            Scorer(service),
-            Embedder.of(service, None if model is None else model.info),
-        )
-        try:
-            self._adapters.load_first()
-        except BaseException:
-            self.close()
-            raise
-        remember(self)
-
-    def _hold(
-        self,
-        service: Service,
-        turns: Turns,
-        model: "Model | IsolatedModel | None",
-        adapters: AdapterLoader,
-        scorer: Scorer,
-        embedder: Embedder,
-    ) -> None:
-        """Take the parts that the methods call: all that an engine is made of."""
-        self._service = service
-        self._turns = turns
-        self._model = model
-        self._adapters = adapters
-        self.scorer = scorer
-        """What `score` asks for log-probabilities."""
-        self.embedder = embedder
-        """What `embed` and `rerank` ask for vectors."""
+    ) -> Self:
+        """Make an engine over a backend, which it then owns and closes, and so a second one that guesses ahead
+        (`draft=`, with `LoopOptions(draft_max=...)`). Raises what `load_adapter` raises."""
+        return cls(Loaded.over(backend, template, model, seed, options, adapters, draft, sampling))
 
     @classmethod
     def load(
@@ -196,13 +174,15 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         check_arguments(seed=seed, progress=progress, revision=revision, preflight=preflight)
         check_arguments(projector=projector, isolated=isolated)
         given = settings({"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, **options}, draft)
-        guesser = (draft._model or draft) if isinstance(draft, Engine) else draft
         reading = TemplateChoice(chat_template, family, trust_template, response_template)
         loaded = loading.load(
             model, given, reading, adapters=adapters, preflight=preflight, isolated=isolated, progress=progress,
-            revision=revision, opening=partial(tell_open, cls), draft=guesser, projector=projector,
+            revision=revision, opening=partial(tell_open, cls), draft=_guesser(draft), projector=projector,
         )  # fmt: skip
-        return cls._over(loaded, seed)
+        return cls.over(
+            loaded.backend, loaded.template, model=loaded.weights, seed=seed, options=loaded.loop,
+            adapters=loaded.adapters, draft=loaded.draft, sampling=loaded.sampling,
+        )  # fmt: skip
 
     @classmethod
     async def aload(cls, model: str | Path | None = None, **options: Any) -> Self:
@@ -235,24 +215,13 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         """
         check_arguments(seed=seed, preflight=preflight, projector=projector)
         reading = TemplateChoice(chat_template, family, trust_template, response_template)
-        guesser = (draft._model or draft) if isinstance(draft, Engine) else draft
         loaded = loading.adopt(
-            llama, {"n_ctx": n_ctx, **options}, reading, preflight=preflight, draft=guesser, projector=projector
+            llama, {"n_ctx": n_ctx, **options}, reading, preflight=preflight, draft=_guesser(draft), projector=projector
         )
-        return cls._over(loaded, seed)
-
-    @classmethod
-    def _over(cls, loaded: Loaded, seed: int | None) -> Self:
-        return cls(
-            loaded.backend,
-            loaded.template,
-            model=loaded.weights,
-            seed=seed,
-            options=loaded.loop,
-            adapters=loaded.adapters,
-            draft=loaded.draft,
-            sampling=loaded.sampling,
-        )
+        return cls.over(
+            loaded.backend, loaded.template, model=loaded.weights, seed=seed, options=loaded.loop,
+            adapters=loaded.adapters, draft=loaded.draft, sampling=loaded.sampling,
+        )  # fmt: skip
 
     def chat(
         self,
@@ -322,7 +291,9 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         Raises RequestError for messages, tools or options that are not valid, TemplateError if the template rejects
         them, ContextOverflowError for a prompt that is too long, EngineError if the engine is closed.
         """
-        return self._turns.begin(messages, tools, options, response_format=response_format)[0]
+        with self.source.lease() as parts:
+            settings = parts.turns.check(options, response_format=response_format)
+            return parts.turns.start(messages, tools, settings)[0]
 
     def choices(
         self,
@@ -342,7 +313,9 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         in `generate`: more tokens per second in total. Raises what `stream` raises.
         """
         _ = checked({"n": n, "offline": offline}, ChoicesArguments)
-        return self._turns.begin(messages, tools, options, n, response_format=response_format, offline=offline)
+        with self.source.lease() as parts:
+            settings = parts.turns.check(options, response_format=response_format)
+            return parts.turns.start(messages, tools, settings, n, offline=offline)
 
     def conversation(
         self,
@@ -353,10 +326,12 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         """Returns a conversation that begins with these messages (a system message, for example), keeps what is said,
         and can be forked: `llm.conversation().chat("Hello")`. `tools` and `options` are those of its turns. Raises
         RequestError for what is not valid."""
-        _ = self._turns.check(options)
+        with self.source.lease() as parts:
+            _ = parts.turns.check(options)
 
         def start(messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Stream:
-            return self._turns.begin(messages, tools, options, claims=True)[0]
+            with self.source.lease() as parts:
+                return parts.turns.start(messages, tools, parts.turns.check(options), claims=True)[0]
 
         return Conversation(start, messages, tools, options)
 
@@ -371,9 +346,10 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         written there at once, and another process that pins the same messages reads it from there. Raises what
         `stream` raises, and RequestError if no sequence is left for it.
         """
-        settings = self._turns.check(options)
-        tokens, media = self._turns.shared_prefix(messages, tools, settings)
-        return self._service.pin(tokens, settings, media)
+        with self.source.lease() as parts:
+            settings = parts.turns.check(options)
+            tokens, media = parts.turns.shared_prefix(messages, tools, settings)
+            return parts.service.pin(tokens, settings, media)
 
     @overload
     def complete(
@@ -411,8 +387,14 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         _ = checked({"n": 1 if n is None else n, "offline": False}, ChoicesArguments)
         several = batch_generate.several(prompt, n)
         if several is None:
-            return self._turns.begin_raw(prompt, options).result()
-        return batch_generate.generate(self._turns.raw_starter(options), several, self._service.room, "raise")
+            return self.stream_complete(prompt, **options).result()
+        return batch_generate.generate(raw_starter(self.source.lease, options), several, self._room, "raise")
+
+    @property
+    def _room(self) -> int:
+        """How many rows of many are started at a time."""
+        with self.source.lease() as parts:
+            return parts.service.room
 
     def stream_complete(
         self,
@@ -428,7 +410,9 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         in both, and in `files`, control-token text stays text. Raises RequestError for tokens or options that are not
         valid, ContextOverflowError for a prompt that is too long, EngineError if the engine is closed.
         """
-        return self._turns.begin_raw(prompt, options, response_format=response_format)
+        with self.source.lease() as parts:
+            settings = parts.turns.check(options, RawOptions, response_format=response_format)
+            return parts.turns.start_raw(prompt, settings)
 
     async def achat(
         self,
@@ -472,17 +456,20 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
     def load_adapter(self, name: str, path: str | Path, *, scale: float = 1.0) -> AdapterInfo:
         """Load a LoRA adapter, for turns to name (`adapters=["name"]`, with this scale). Raises RequestError for a used
         name, ModelLoadError for a file that is not for this model, ContextOverflowError if it does not fit."""
-        return self._adapters.load(name, path, scale)
+        with self.source.lease() as parts:
+            return parts.adapters.load(name, path, scale)
 
     def drop_adapter(self, name: str) -> None:
         """Refuse turns that name this adapter from now on, wait for those that use it, and free it. Raises RequestError
         for an unknown name."""
-        self._service.drop_adapter(name)
+        with self.source.lease() as parts:
+            parts.service.drop_adapter(name)
 
     @property
     def adapters(self) -> dict[str, AdapterInfo]:
         """The loaded adapters by name."""
-        return self._service.adapters
+        with self.source.lease() as parts:
+            return parts.service.adapters
 
     @overload
     def generate(
@@ -519,9 +506,10 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         `on_error="return"` a row's error takes the place of its answer; otherwise the first error is raised, with a
         note that names the row, and the other rows are cancelled. Raises what `stream` raises.
         """
-        return batch_generate.generate(
-            self._turns.batch_starter(tools, options), rows, self._service.capacity, on_error
-        )
+        start = batch_starter(self.source.lease, tools, options)
+        with self.source.lease() as parts:
+            capacity = parts.service.capacity
+        return batch_generate.generate(start, rows, capacity, on_error)
 
     def generate_iter(
         self,
@@ -533,8 +521,8 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
     ) -> Generator[tuple[int, Completion[Answer] | EngineError]]:
         """Yields pairs of a row's number and its answer, or its error, as rows of any iterable finish. At most twice
         `n_sequences` rows are taken and run at a time; leaving the loop cancels them."""
-        start = self._turns.batch_starter(tools, {**options, "response_format": response_format})
-        return batch_generate.generate_iter(start, rows, self._service.room)
+        start = batch_starter(self.source.lease, tools, {**options, "response_format": response_format})
+        return batch_generate.generate_iter(start, rows, self._room)
 
     @overload
     async def agenerate(
@@ -621,23 +609,27 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
 
         policy, own = run_options(max_steps, {**options, "response_format": response_format}, TurnOptions)
         toolbox = Toolbox(tools)
-        turn = self._turns.agent_stepper(lambda: toolbox.tools, own)
+        turn = agent_stepper(self.source.lease, lambda: toolbox.tools, own)
         if not isinstance(messages, Transcript):
             messages = conversation_of(messages)
             check_last(messages, generates=True, continues=own.get("continue_final_message", False))
-        return stream_run(turn, messages, toolbox, policy, frozenset(self._service.info.media))
+        with self.source.lease() as parts:
+            media = frozenset(parts.service.info.media)
+        return stream_run(turn, messages, toolbox, policy, media)
 
     def tokenize(self, text: str, *, special: bool = True, add_bos: bool = False) -> list[int]:
         """Returns the tokens of a text. `special`: control-token text becomes control tokens; `add_bos`: put the BOS
         token first, if this model's prompts have one."""
-        self._service.check()
-        return tokenize(self._service.vocab, text, special=special, add_bos=add_bos)
+        with self.source.lease() as parts:
+            parts.service.check()
+            return tokenize(parts.service.vocab, text, special=special, add_bos=add_bos)
 
     def detokenize(self, tokens: Iterable[int]) -> str:
         """Returns the text of tokens, including control tokens; invalid UTF-8 becomes U+FFFD. Raises RequestError for a
         token that the model does not have."""
-        self._service.check()
-        return detokenize(self._service.vocab, tokens)
+        with self.source.lease() as parts:
+            parts.service.check()
+            return detokenize(parts.service.vocab, tokens)
 
     def embed(self, texts: str | Iterable[str | Sequence[int]], **options: Unpack[EmbedOptions]) -> "NDArray[Any]":
         """Returns the vector of a text, shape (d,), or of several, shape (n, d), as float32; see `EmbedOptions`. An
@@ -661,16 +653,14 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         that `Engine.render` returned may have pictures and sounds in it. Raises
         RequestError for what is not text or tokens, or if nothing stands before the first token that is scored,
         ContextOverflowError for more tokens than a conversation holds, EngineError if the engine is closed."""
-        settings = self._turns.check(options, ScoreOptions)
-        pairs = self.scorer.pairs(prompt, continuations, special=settings.special)
-        return self.scorer.scores(pairs, settings, self.scorer.media(prompt))
+        return self.scorer.score(prompt, continuations, options)
 
     @cached_property
     def decider(self) -> "Decider":
         """What `decide` asks for probabilities."""
-        from engine.turns.decisions import SMALL, Decider
+        from engine.turns.decisions import Decider
 
-        return Decider(self._service, self._turns, small=self._model is not None and self.info.size_bytes < SMALL)
+        return Decider(self.source.lease)
 
     def decide(
         self,
@@ -710,7 +700,8 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
     ) -> Prompt:
         """Returns the prompt that `stream` would send."""
-        return self._turns.prompt(messages, tools, self._turns.check(options))
+        with self.source.lease() as parts:
+            return parts.turns.prompt(messages, tools, parts.turns.check(options))
 
     def explain(
         self,
@@ -727,8 +718,10 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         """
         from engine.api.explain import explain_turn
 
-        given = self._turns.explain_input(messages, tools, output, self._turns.check(options))
-        return explain_turn(self.template, given, self._service.vocab)
+        with self.source.lease() as parts:
+            turns = parts.turns
+            given = turns.explain_input(messages, tools, output, turns.check(options))
+            return explain_turn(turns.template, given, parts.service.vocab)
 
     openai_client = openai_client
     async_openai_client = async_openai_client
@@ -737,55 +730,56 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         """Returns what the engine knows about the model."""
         from engine.api.inspect import inspect_model
 
-        context, template = self._service.info, self._turns.known_template
-        sampling = self.sampling.text() if context.generates else ""
-        return inspect_model(template, self.info, context, self.embedder.facts, self._service.vocab.size, sampling)
+        with self.source.lease() as parts:
+            context, turns = parts.service.info, parts.turns
+            sampling = turns.sampling.text() if context.generates else ""
+            vectors, tokens = vector_facts(parts), parts.service.vocab.size
+            return inspect_model(turns.known_template, _info(parts), context, vectors, tokens, sampling)
 
     @property
     def template(self) -> ChatTemplate:
         """The chat template. Raises MissingTemplateError for a base model that has none."""
-        return self._turns.template
+        with self.source.lease() as parts:
+            return parts.turns.template
 
     @property
     def family(self) -> Family:
         """The family in whose format the output is read; "content-only" for a base model without a template."""
-        return self._turns.family
+        with self.source.lease() as parts:
+            return parts.turns.family
 
     @property
     def info(self) -> ModelInfo:
         """Facts about the loaded model. Raises RequestError for an engine that was made from a backend."""
-        if self._model is None:
-            raise RequestError(
-                "This engine was made over a backend, not from a model file, so it has no `info`; use Engine.load."
-            )
-        return self._model.info
+        with self.source.lease() as parts:
+            return _info(parts)
 
     @property
     def sampling(self) -> SamplingDefaults:
         """How answers are drawn where a caller does not say it, and who states each value: the file, the repository on
         the Hub, the family, or llama.cpp's defaults."""
-        return self._turns.sampling
+        with self.source.lease() as parts:
+            return parts.turns.sampling
 
     @property
     def n_ctx(self) -> int:
         """The most tokens that one conversation may have, including its answer."""
-        return self._service.info.n_ctx
+        with self.source.lease() as parts:
+            return parts.service.info.n_ctx
 
     @property
     def metrics(self) -> Metrics:
         """Sums over the turns finished so far; `.prometheus()` returns them in Prometheus's text format."""
-        return self._service.metrics
+        return self.source.metrics
 
     @property
     def closed(self) -> bool:
         """Whether it takes no more requests because it was closed or failed."""
-        return self._service.closed
+        return self.source.closed
 
     def close(self) -> None:
         """Cancel running turns and free the memory. Can be called more than once."""
-        self._service.close()
-        if self._model is not None:
-            self._model.close()
+        self.source.close()
 
     def __enter__(self) -> Self:
         return self
@@ -818,4 +812,19 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         """Returns what a notebook shows of the engine, as names and values."""
         from engine.api.inspect import engine_facts
 
-        return engine_facts(self._model and self._model.info, self.family.title, self.n_ctx, closed=self.closed)
+        with self.source.lease() as parts:
+            return engine_facts(parts.info, parts.turns.family.title, parts.service.info.n_ctx, closed=self.closed)
+
+
+def _info(parts: ModelParts) -> ModelInfo:
+    if parts.info is None:
+        raise RequestError(
+            "This engine was made over a backend, not from a model file, so it has no `info`; use Engine.load."
+        )
+    return parts.info
+
+
+def _guesser(draft: object) -> object:
+    """Returns what guesses: of an open engine its model."""
+    source = draft.source if isinstance(draft, Engine) else None
+    return source.model or draft if isinstance(source, Loaded) else draft

@@ -7,26 +7,23 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Itera
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
-from typing import Any, Self, TypeAlias, cast
+from typing import Any, Self, TypeAlias
 
 from engine.api import loading
-from engine.api.adapter_loader import AdapterLoader, AdapterSource
+from engine.api.adapter_loader import AdapterSource
 from engine.api.admission import Admission, Load, Ticket, Waiting
 from engine.api.budget import Bytes, Size, budgeted
 from engine.api.clients import async_openai_client, openai_client
 from engine.api.engine import Engine
+from engine.api.source import Loaded
 from engine.llama.gguf.gguf import GgufFile, read_gguf
 from engine.llama.gguf.projector_file import ProjectorFile
-from engine.llama.model import Model
 from engine.llama.plan.machine import keep_no_large_blocks
 from engine.llama.plan.plan import Machine, Plan, this_machine
-from engine.llama.vocab import LlamaVocab
 from engine.runtime.cache.state_store import StateStore
 from engine.runtime.loop.config import KEPT_STATES
 from engine.runtime.loop.metrics import Metrics
-from engine.runtime.stream.service import Service
 from engine.support.display import counted
 from engine.support.errors import (
     ContextOverflowError,
@@ -40,11 +37,8 @@ from engine.support.errors import (
 )
 from engine.support.offloop import is_unwanted, off_loop, off_loop_or_undo
 from engine.support.printed import Printed
-from engine.turns.embedding import Embedder
 from engine.turns.options import NGRAM, LoadArguments, check_arguments, settings
 from engine.turns.reasoning_memory import ReasoningMemory
-from engine.turns.scoring import Scorer
-from engine.turns.turns import Turns
 
 ModelLike: TypeAlias = str | Path | Mapping[str, Any] | None
 """A model as `Engine.load` takes it, or a dictionary of `model` and further options of `Engine.load`."""
@@ -66,28 +60,7 @@ class ModelState(Printed):
     loads: int
 
 
-class LoadedEngine(Engine):
-    """The engine of one loading of a model, as long as that is in memory."""
-
-    def follow(self, memory: ReasoningMemory | None, changed: Callable[[], object]) -> ReasoningMemory:
-        """Go on with the memory of the loading before, and call `changed` when this engine may be unused. Returns the
-        memory."""
-        if memory is not None:
-            self._turns.memory = memory
-        self._service.when_idle(changed)
-        return self._turns.memory
-
-    @property
-    def is_pinned(self) -> bool:
-        """Whether somebody keeps a prefix pinned."""
-        return bool(self._service.pinned)
-
-    @property
-    def in_use(self) -> bool:
-        return self.is_pinned or bool(self._service.running)
-
-
-_Load: TypeAlias = Load[LoadedEngine]
+_Load: TypeAlias = Load[Loaded]
 
 
 class _Held(threading.local):
@@ -99,75 +72,47 @@ class _Held(threading.local):
 _held = _Held()
 
 
+class _Shared:
+    """One of several models: the source of its handle."""
+
+    def __init__(self, engines: "Engines", name: str) -> None:
+        self.engines = engines
+        self.name = name
+        self.lease = partial(engines.lease, name)
+        self.lease_for_vectors = partial(engines.lease, name, vectors=True)
+
+    @property
+    def metrics(self) -> Metrics:
+        return self.engines.metrics(self.name)
+
+    @property
+    def closed(self) -> bool:
+        return self.engines.closed
+
+    def close(self) -> None:
+        self.engines.unload(self.name)
+
+
 class EngineHandle(Engine):
     """A model of `Engines` by name: an `Engine` that is loaded when it is used, and may be unloaded between two calls.
 
     A turn, a request for vectors and a pinned prefix keep it in memory until they are over. `close` unloads it, if
-    nobody uses it; `metrics` are those since it was loaded last, which reading them does not do.
+    nobody uses it, and the next use loads it again; `metrics` are those since it was loaded last, which reading them
+    does not do; it is `closed` when its `Engines` are.
     """
 
     def __init__(self, engines: "Engines", name: str) -> None:
-        self._engines = engines
+        super().__init__(_Shared(engines, name))
         self.name = name
-        lease = partial(engines.lease, name)
-        self._hold(
-            cast("Service", _Leased(lease, Service, "_service")),
-            cast("Turns", _Leased(lease, Turns, "_turns")),
-            cast("Model", _Leased(lease, Model, "_model")),
-            cast("AdapterLoader", _Leased(lease, AdapterLoader, "_adapters")),
-            cast("Scorer", _Leased(lease, Scorer, "scorer")),
-            cast("Embedder", _Leased(partial(lease, vectors=True), Embedder, "embedder")),
-        )
-
-    @property
-    def metrics(self) -> Metrics:
-        """Sums over the turns since the model was loaded last; reading them loads nothing."""
-        return self._engines.metrics(self.name)
-
-    @property
-    def closed(self) -> bool:
-        """Whether it takes no more requests, because its `Engines` are closed."""
-        return self._engines.closed
-
-    def close(self) -> None:
-        """Unload the model if nobody uses it; the next use loads it again."""
-        self._engines.unload(self.name)
+        self._state = partial(engines.state, name)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {', '.join(value for _, value in self._facts())}>"
 
     def _facts(self) -> list[tuple[str, str]]:
-        state = self._engines.state(self.name)
+        state = self._state()
         where = f"loaded, {state.size}" if state.loaded else "not loaded"
         return [("model", self.name), ("state", where)]
-
-
-class _Leased:
-    """A part of an engine that may be unloaded: each call of a method loads it, and keeps it until the method
-    returns."""
-
-    def __init__(self, lease: Callable[[], Any], kind: type, path: str) -> None:
-        self._lease = lease
-        self._kind = kind
-        self._path = path
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        path = f"{self._path}.{name}"
-        if name == "vocab":
-            return _Leased(self._lease, LlamaVocab, path)
-        if not callable(getattr(self._kind, name, None)):
-            return self._call(attrgetter(path))
-
-        def call(*given: Any, **options: Any) -> Any:
-            return self._call(lambda engine: attrgetter(path)(engine)(*given, **options))
-
-        return call
-
-    def _call(self, function: Callable[[Engine], Any]) -> Any:
-        with self._lease() as engine:
-            return function(engine)
 
 
 class _Model:
@@ -236,9 +181,9 @@ class _Model:
             self._planned = file, loading.planned(file, self._settings, self._machine, projector=seeing), seeing
         return self._planned
 
-    def loaded(self, wanted: Callable[[], bool], changed: Callable[[], object]) -> LoadedEngine:
-        """Load the model as it was planned; the load stops when it is not `wanted` any more. Raises what `Engine.load`
-        raises."""
+    def loaded(self, wanted: Callable[[], bool], changed: Callable[[], object]) -> Loaded:
+        """Load the model as it was planned; the load stops when it is not `wanted` any more. `changed` is called when
+        it may be unused. Raises what `Engine.load` raises."""
         file, made, seeing = self._plan()
         progress = self._arguments.get("progress")
         chosen: dict[str, Any] = {"n_ctx": made.n_ctx, "n_gpu_layers": made.model.n_gpu_layers}
@@ -252,10 +197,14 @@ class _Model:
         if seeing is not None:
             options["projector"] = seeing.path
         model, revision = self._exactly(file.path)
-        engine = LoadedEngine.load(model, revision=revision, **options)
-        self._memory = engine.follow(self._memory, changed)
+        loaded = Engine.load(model, revision=revision, **options).source
+        assert isinstance(loaded, Loaded), "it is of its own"
+        if self._memory is not None:
+            loaded.turns.memory = self._memory
+        self._memory = loaded.turns.memory
+        loaded.service.when_idle(changed)
         self.loads += 1
-        return engine
+        return loaded
 
 
 class Engines(NotCopied, Mapping[str, EngineHandle]):
@@ -294,7 +243,7 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
         size = size.minus(kept)
         machine = replace(machine, available=size.host)
         told = f"{self.budget} ({kept} of it for kept states)" if kept.host >= _TOLD else ""
-        self._admission = Admission[LoadedEngine](size, told)
+        self._admission = Admission[Loaded](size, told)
         keep_no_large_blocks()
         self._models = {name: _Model(name, model, machine, states) for name, model in models.items()}
         self._handles = {name: EngineHandle(self, name) for name in models}
@@ -349,14 +298,14 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
         return model.metrics if engine is None else engine.metrics
 
     @contextmanager
-    def use(self, name: str, *, timeout: float | None = None) -> Generator[Engine]:
+    def use(self, name: str, *, timeout: float | None = None) -> Generator[EngineHandle]:
         """Keep a model in memory for a block, and give its engine. `timeout`: as for all, unless given. Raises what
         `Engine.load` raises, ModelLoadError for a model that can never fit, WaitTimeoutError."""
         load = self._acquire(name, timeout=timeout, hold=True)
         mine = _held.loads
         _held.loads = (*mine, load)
         try:
-            yield _engine(load)
+            yield self._handles[name]
         finally:
             _held.loads = mine
             self._release(load, hold=True)
@@ -367,22 +316,23 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
         name: str,
         *,
         timeout: float | None = None,  # noqa: ASYNC109
-    ) -> AsyncGenerator[Engine]:
+    ) -> AsyncGenerator[EngineHandle]:
         """`use` for an event loop, `async with`: the model is waited for and loaded in another thread."""
         load = await off_loop_or_undo(
             lambda: self._acquire(name, timeout=timeout, hold=True), partial(self._release, hold=True)
         )
         try:
-            yield _engine(load)
+            yield self._handles[name]
         finally:
             self._release(load, hold=True)
 
     @contextmanager
-    def lease(self, name: str, *, vectors: bool = False) -> Generator[Engine]:
+    def lease(self, name: str, *, vectors: bool = False) -> Generator[Loaded]:
         """Keep a model in memory for one call. `vectors`: with a context for vectors. Raises what `use` raises."""
         load = self._acquire(name, vectors=vectors)
         try:
-            yield _engine(load)
+            assert load.engine is not None, "it was filled"
+            yield load.engine
         finally:
             self._release(load)
 
@@ -470,7 +420,7 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
             self._fill(load)
         return load
 
-    def _try(self, ticket: Ticket[LoadedEngine], *, hold: bool) -> _Load | None:
+    def _try(self, ticket: Ticket[Loaded], *, hold: bool) -> _Load | None:
         """`admit`, once what has to be unloaded for it is unloaded."""
         while True:
             ticket.bell.clear()
@@ -522,12 +472,7 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
             self._on_wait(waiting)
 
 
-def _engine(load: _Load) -> Engine:
-    assert load.engine is not None, "it was filled"
-    return load.engine
-
-
-def _wait(ticket: Ticket[LoadedEngine], end: float | None) -> None:
+def _wait(ticket: Ticket[Loaded], end: float | None) -> None:
     """Wait until something has changed. Raises WaitTimeoutError at the end, EngineError if nobody waits any more."""
     left = _WAKE_SECONDS if end is None else min(_WAKE_SECONDS, end - time.monotonic())
     if left <= 0:

@@ -2,7 +2,6 @@
 
 import gc
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from weakref import ref
@@ -10,27 +9,28 @@ from weakref import ref
 from engine.support.errors import RequestError
 from engine.support.screens import notebook
 
-_engines: dict[int, ref[Any]] = {}
-"""The engines of this process that something still refers to."""
+_loaded: dict[int, ref[Any]] = {}
+"""The models in this process's memory that something still refers to."""
 
 
-def remember(llm: object) -> None:
-    """Count an engine among those that are open, until it is closed or nothing refers to it."""
-    key = id(llm)
-    _engines[key] = ref(llm, lambda _: _engines.pop(key, None))
+def remember(loaded: object) -> None:
+    """Count a model among those that are open, until it is closed or nothing refers to it."""
+    key = id(loaded)
+    _loaded[key] = ref(loaded, lambda _: _loaded.pop(key, None))
 
 
 def _open() -> list[Any]:
-    return [llm for each in list(_engines.values()) if (llm := each()) is not None and not llm.closed]
+    """Returns what is open of a file, not over a backend alone."""
+    there = (each() for each in list(_loaded.values()))
+    return [loaded for loaded in there if loaded is not None and not loaded.closed and loaded.info is not None]
 
 
 def held_by_open(path: Path) -> str:
     """Returns what engines of this process keep in memory beside a file that does not fit, as sentences."""
     held: list[str] = []
-    for llm in _open():
-        with suppress(RequestError):  # made over a backend, not from a file
-            same = ", this file" if _has(llm, path) else ""
-            held.append(f"{Path(llm.info.path).name} ({llm.info.size_bytes / 1e6:,.0f} MB{same})")
+    for loaded in _open():
+        same = ", this file" if _has(loaded, path) else ""
+        held.append(f"{Path(loaded.info.path).name} ({loaded.info.size_bytes / 1e6:,.0f} MB{same})")
     if not held:
         return ""
     what = f"{len(held)} engines are" if len(held) > 1 else "an engine is"
@@ -46,7 +46,7 @@ _TOLD = 8
 def tell_open(kind: type, path: Path) -> None:
     """Free engines with this file that nothing can reach any more, which else waits for Python's collector. In a
     notebook, name the variables whose open engines (of class `kind`) have it in memory."""
-    if any(_has(llm, path) for llm in _open()):
+    if any(_has(loaded, path) for loaded in _open()):
         gc.collect()
     screen = notebook()
     if screen is None:

@@ -5,6 +5,7 @@ import json
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from math import exp, log
 from typing import Annotated, Any, TypeAlias, TypedDict, cast
@@ -14,16 +15,15 @@ from pydantic import Field
 from engine.runtime.adapters.adapters import AdaptersLike
 from engine.runtime.cache.slots import common_prefix
 from engine.runtime.media.media import TokensAndMedia
-from engine.runtime.stream.service import Service
 from engine.runtime.stream.stream import Stream
 from engine.support.errors import ContextOverflowError, RequestError, shown
 from engine.turns.calibration import Calibration, with_probabilities
 from engine.turns.manner import CHOICES, STATEMENTS, Form, Way, form_of, measured, values_of
+from engine.turns.model_parts import Lease, ModelParts
 from engine.turns.option_tree import OptionTree, Tokens
 from engine.turns.options import turn_settings, until
 from engine.turns.questions import Questions, questions_of
 from engine.turns.reads import Reads
-from engine.turns.turns import Turns
 from engine.types.completion import Usage
 from engine.types.conversation import conversation_of
 from engine.types.decisions import (
@@ -87,11 +87,8 @@ class _Row:
 class Decider:
     """Answers questions with one engine's model."""
 
-    def __init__(self, service: Service, turns: Turns, *, small: bool = False) -> None:
-        """`small`: measure how this model is asked best; larger ones are asked as others ask them."""
-        self._service = service
-        self._turns = turns
-        self._small = small
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
         self._ways: dict[str, Way] = {}
         self.losses: dict[str, tuple[float, float]] = {}
         """By kind of question: the log loss on the ten that settled the way, with the options shown and without."""
@@ -102,30 +99,38 @@ class Decider:
         what `Engine.decide` raises, where its turn comes; leaving the loop cancels what is being read."""
         asked, settings = questions_of(questions), turn_settings(options, DecideOptions)
         by = until(settings.deadline)
-        forms = {name: form_of(each.question, self.way(each.question, by)) for name, each in asked.asked.items()}
-        reads = Reads(self._service, settings, by)
+        forms: dict[str, Form] = {}
+        reads = Reads(settings, by)
         started: deque[_Row] = deque()
         try:
             for given in inputs:
-                started.append(self._started(reads, _messages(given), forms))
-                if len(started) > self._service.info.n_sequences:
+                with self._lease() as parts:
+                    if not forms:
+                        forms = {name: self._form(parts, each.question, by) for name, each in asked.asked.items()}
+                    started.append(self._started(parts, reads, _messages(given), forms))
+                    most = parts.service.info.n_sequences
+                if len(started) > most:
                     yield self._decision(reads, started.popleft(), asked, options)
             while started:
                 yield self._decision(reads, started.popleft(), asked, options)
         finally:
             reads.cancel()
 
-    def way(self, question: Question, by: float | None = None) -> Way:
-        """Returns how questions of this kind are put to this model: measured when the first is asked, on ten others."""
+    def _form(self, parts: ModelParts, question: Question, by: float | None = None) -> Form:
+        return form_of(question, self._way(parts, question, by))
+
+    def _way(self, parts: ModelParts, question: Question, by: float | None) -> Way:
+        """Returns how questions of this kind are put to this model: a small one is measured when the first is asked, on
+        ten others; larger ones are asked as others ask them."""
         kind = "statements" if isinstance(question, Predicate) else "choices"
-        if not self._small:
+        if parts.info is None or parts.info.size_bytes >= SMALL:
             return "shown"
         if kind not in self._ways:
-            reads = Reads(self._service, PLAIN, by)
+            reads = Reads(PLAIN, by)
             try:
                 self._ways[kind], self.losses[kind] = measured(
                     STATEMENTS if kind == "statements" else CHOICES,
-                    lambda asked: [self._probed(reads, text, form) for text, form in asked],
+                    lambda asked: [self._probed(parts, reads, text, form) for text, form in asked],
                 )
             finally:
                 reads.cancel()
@@ -133,39 +138,44 @@ class Decider:
 
     def explained(self, given: Any, question: Question) -> tuple[Form, Tokens]:
         """Returns how a question about an input is put to this model, and the tokens before its answer."""
-        form = form_of(question, self.way(question))
-        tokens, _ = self._prompt(_messages(given), form.text)
+        with self._lease() as parts:
+            form = self._form(parts, question)
+            tokens, _ = _prompt(parts, _messages(given), form.text)
         return form, tokens
 
-    def _probed(self, reads: Reads, text: str, form: Form) -> list[float]:
-        row = self._started(reads, _messages(text), {"": form})
+    def _probed(self, parts: ModelParts, reads: Reads, text: str, form: Form) -> list[float]:
+        row = self._started(parts, reads, _messages(text), {"": form})
         return self._probabilities(reads, row, row.readings[""])[0]
 
-    def _started(self, reads: Reads, messages: Sequence[Message] | None, forms: Mapping[str, Form]) -> _Row:
+    def _started(
+        self, parts: ModelParts, reads: Reads, messages: Sequence[Message] | None, forms: Mapping[str, Form]
+    ) -> _Row:
         """Start to read all questions about one input; None is no input."""
-        prompts = [self._prompt(messages, form.text) for form in forms.values()]
+        prompts = [_prompt(parts, messages, form.text) for form in forms.values()]
         shared = len(prompts[0][0])
         for tokens, _ in prompts[1:]:
             shared = common_prefix(prompts[0][0], tokens, shared)
-        row = _Row({})
+        row, tokenize = _Row({}), partial(parts.service.vocab.tokenize, special=False)
         for (name, form), prompt in zip(forms.items(), prompts, strict=True):
-            tree = OptionTree([[tuple(self._tokens(each)) for each in spellings] for spellings in form.spellings])
+            tree = OptionTree([[tuple(tokenize(each)) for each in spellings] for spellings in form.spellings])
             reading = row.readings[name] = _Reading(form, tree)
             try:
                 for branch in tree.branches:
-                    reading.streams[branch.path] = reads.start(prompt, branch.path, branch.children, shared)
+                    reading.streams[branch.path] = reads.start(
+                        parts.service, prompt, branch.path, branch.children, shared
+                    )
             except ContextOverflowError as error:
                 reading.error = error
             if form.relative and messages is not None:
-                reading.prior = self._prior(reads, form)
+                reading.prior = self._prior(parts, reads, form)
         return row
 
-    def _prior(self, reads: Reads, form: Form) -> tuple[bytes, _Reading]:
+    def _prior(self, parts: ModelParts, reads: Reads, form: Form) -> tuple[bytes, _Reading]:
         """Returns what the answer without an input is remembered by, and its reading if it is not remembered yet."""
         key = sha256(repr((form, reads.whose)).encode(errors="surrogatepass")).digest()
         if key in self._priors:
             return key, _Reading(form, OptionTree([]))
-        return key, self._started(reads, None, {"": form}).readings[""]
+        return key, self._started(parts, reads, None, {"": form}).readings[""]
 
     def _decision(self, reads: Reads, row: _Row, asked: Questions, options: DecideOptions) -> Decision[Any]:
         answers: dict[str, Answer] = {}
@@ -200,18 +210,16 @@ class Decider:
             probabilities = _relative(probabilities, self._priors[key])
         return probabilities, mass
 
-    def _prompt(self, messages: Sequence[Message] | None, text: str) -> TokensAndMedia:
-        """Returns the tokens after which the answer begins: of a base model those of a plain text."""
-        asked = [Message(role="user", content=text)] if messages is None else with_question(messages, text)
-        if self._turns.known_template is not None:
-            return self._turns.answer_prefix(asked, None, PLAIN)
-        if any(message.media for message in asked):
-            raise RequestError("A base model reads no pictures and sounds here; load a chat model with its projector.")
-        plain = "\n\n".join(message.content or "" for message in asked)
-        return tuple(self._service.vocab.encode([Piece(f"{plain}\nAnswer:")], add_bos=True)), ()
 
-    def _tokens(self, text: str) -> Sequence[int]:
-        return self._service.vocab.tokenize(text, special=False)
+def _prompt(parts: ModelParts, messages: Sequence[Message] | None, text: str) -> TokensAndMedia:
+    """Returns the tokens after which the answer begins: of a base model those of a plain text."""
+    asked = [Message(role="user", content=text)] if messages is None else with_question(messages, text)
+    if parts.turns.known_template is not None:
+        return parts.turns.answer_prefix(asked, None, PLAIN)
+    if any(message.media for message in asked):
+        raise RequestError("A base model reads no pictures and sounds here; load a chat model with its projector.")
+    plain = "\n\n".join(message.content or "" for message in asked)
+    return tuple(parts.service.vocab.encode([Piece(f"{plain}\nAnswer:")], add_bos=True)), ()
 
 
 def _messages(given: Any) -> tuple[Message, ...]:

@@ -2,20 +2,20 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from io import BytesIO
 from math import exp
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, cast
 
 from engine.formats.families.embedding import Prefixes, prefixes
 from engine.llama.model import ModelInfo
+from engine.runtime.loop.backend import Vocab
 from engine.runtime.stream.embed_queue import Vectors
 from engine.runtime.stream.pending import PendingVectors
 from engine.runtime.stream.raw import tokens_of
-from engine.runtime.stream.service import Service
 from engine.support.deadlines import check_time
 from engine.support.errors import RequestError, shown
 from engine.support.printed import Printed
+from engine.turns.model_parts import Lease, ModelParts
 from engine.turns.options import checked
 from engine.types.prompt import Piece
 
@@ -85,99 +85,105 @@ class _Pairs(NamedTuple):
     tail: int
 
 
+def vector_facts(parts: ModelParts) -> VectorFacts | None:
+    """Returns how a model's vectors are made; None for a backend that makes none."""
+    info = parts.service.info.vectors
+    if info is None:
+        return None
+    query, document = _prefixes(parts.info) or (None, None)
+    return VectorFacts(info.pooling, info.size, info.longest, parts.service.info.positions, query, document)
+
+
+def _prefixes(info: ModelInfo | None) -> Prefixes | None:
+    """Returns what a model wants before queries and documents; None if that is not known."""
+    return None if info is None else prefixes(info.name, info.path.name)
+
+
 class Embedder:
-    """Makes the vectors of one engine's model. `names`: those by which it is looked up what the model wants before
-    queries and documents. `template`: the text around a query and a document, of a reranker whose file has one."""
+    """Makes the vectors of one engine's model. `lease`: with its context for vectors."""
 
-    def __init__(self, service: Service, names: Sequence[str], template: str | None) -> None:
-        self._service = service
-        self._names = names
-        self._template = template
-
-    @cached_property
-    def _prefixes(self) -> Prefixes | None:
-        """What the model wants before queries and documents; None if that is not known."""
-        return prefixes(*self._names)
-
-    @classmethod
-    def of(cls, service: Service, info: ModelInfo | None) -> Self:
-        """Returns the embedder of a model; None is a backend without a file."""
-        if info is None:
-            return cls(service, (), None)
-        template = next((each.source for each in info.named_templates if each.name == "rerank"), None)
-        return cls(service, (info.name, info.path.name), template)
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
 
     @property
     def facts(self) -> VectorFacts | None:
         """How vectors are made; None for a backend that makes none."""
-        info = self._service.info.vectors
-        if info is None:
-            return None
-        query, document = self._prefixes or (None, None)
-        return VectorFacts(info.pooling, info.size, info.longest, self._service.info.positions, query, document)
+        with self._lease() as parts:
+            return vector_facts(parts)
 
     def start(self, texts: str | Iterable[str | Sequence[int]], settings: VectorSettings) -> PendingVectors:
         """Ask for the vectors of texts; tokens in place of a text are used unchanged. Raises RequestError for texts
         that are not valid."""
-        self._service.check_open()
-        prefix, vocab = self._prefix(settings), self._service.vocab
-        if isinstance(texts, Mapping):
-            raise RequestError("embed() takes a text, or a list of texts; this is a dictionary.")
-        several = [texts] if isinstance(texts, str) else _listed(texts, "embed")
-        tokens: list[tuple[int, ...]] = []
-        for index, text in enumerate(several):
-            check_time()
-            if isinstance(text, str):
-                tokens.append((*vocab.encode([Piece(prefix + text)], add_bos=True), *vocab.closing))
-            else:
-                tokens.append(tokens_of(vocab, text))
-            if not tokens[-1]:
-                raise RequestError(
-                    f"Text {index} is empty, and this model's vocabulary adds no tokens to it; leave it out."
-                )
-        return self._service.embed(tokens, len(vocab.closing), truncate=settings.truncate, ranks=False)
-
-    def _prefix(self, settings: VectorSettings) -> str:
-        kind, prefix = settings.input_type, settings.prefix
-        if prefix is not None:
-            if kind is not None:
-                raise RequestError("Both input_type and prefix say what stands before a text; pass one of them.")
-            return prefix
-        if kind is None:
-            return ""
-        if self._prefixes is None:
-            raise RequestError(
-                f"input_type={shown(kind)} is not known for this model; pass what its model card puts before a {kind} "
-                "as "
-                'prefix= (prefix="" for nothing).'
-            )
-        return self._prefixes.query if kind == "query" else self._prefixes.document
+        with self._lease() as parts:
+            service = parts.service
+            service.check_open()
+            prefix, vocab = _prefix(settings, parts.info), service.vocab
+            if isinstance(texts, Mapping):
+                raise RequestError("embed() takes a text, or a list of texts; this is a dictionary.")
+            several = [texts] if isinstance(texts, str) else _listed(texts, "embed")
+            tokens: list[tuple[int, ...]] = []
+            for index, text in enumerate(several):
+                check_time()
+                if isinstance(text, str):
+                    tokens.append((*vocab.encode([Piece(prefix + text)], add_bos=True), *vocab.closing))
+                else:
+                    tokens.append(tokens_of(vocab, text))
+                if not tokens[-1]:
+                    raise RequestError(
+                        f"Text {index} is empty, and this model's vocabulary adds no tokens to it; leave it out."
+                    )
+            return service.embed(tokens, len(vocab.closing), truncate=settings.truncate, ranks=False)
 
     def start_rank(self, query: str, documents: Iterable[str], settings: VectorSettings) -> PendingVectors:
         """Ask for the scores of documents. Raises RequestError for texts that are not valid."""
-        self._service.check_open()
-        if not isinstance(cast("object", query), str):
-            raise RequestError(f"The query of rerank() is a text; this is a {type(query).__name__}.")
-        pairs = self._pairs(query, _listed(documents, "rerank"), settings.template or self._template)
-        return self._service.embed(pairs.texts, pairs.tail, pairs.head, truncate=settings.truncate, ranks=True)
+        with self._lease() as parts:
+            service = parts.service
+            service.check_open()
+            if not isinstance(cast("object", query), str):
+                raise RequestError(f"The query of rerank() is a text; this is a {type(query).__name__}.")
+            template = settings.template or _template(parts.info)
+            pairs = _pairs(service.vocab, query, _listed(documents, "rerank"), template)
+            return service.embed(pairs.texts, pairs.tail, pairs.head, truncate=settings.truncate, ranks=True)
 
-    def _pairs(self, query: str, documents: Sequence[str], template: str | None) -> _Pairs:
-        """Returns each document with the query: in the model's own template, else with its vocabulary's separators."""
-        vocab = self._service.vocab
-        if template is None:
-            head = (*vocab.encode([Piece(query)], add_bos=True), *vocab.between)
-            tails = [(*vocab.encode([Piece(document)], add_bos=False), *vocab.closing) for document in documents]
-            return _Pairs([(*head, *tail) for tail in tails], len(head), len(vocab.closing))
-        if template.count(_QUERY) != 1 or template.count(_DOCUMENT) != 1:
-            raise RequestError(f"A template for rerank() holds {_QUERY} and {_DOCUMENT} once each.")
-        before, after = template.split(_DOCUMENT)
-        texts = [
-            (*vocab.encode([*_filled(before, query), Piece(document), *_filled(after, query)], add_bos=True),
-             *vocab.closing)
-            for document in documents
-        ]  # fmt: skip
-        head, tail = (vocab.encode(_filled(part, query), add_bos=part is before) for part in (before, after))
-        return _Pairs(texts, len(head), len(tail) + len(vocab.closing))
+
+def _template(info: ModelInfo | None) -> str | None:
+    """Returns the text around a query and a document, of a reranker whose file has one."""
+    named = () if info is None else info.named_templates
+    return next((each.source for each in named if each.name == "rerank"), None)
+
+
+def _prefix(settings: VectorSettings, info: ModelInfo | None) -> str:
+    kind, prefix = settings.input_type, settings.prefix
+    if prefix is not None:
+        if kind is not None:
+            raise RequestError("Both input_type and prefix say what stands before a text; pass one of them.")
+        return prefix
+    if kind is None:
+        return ""
+    if (known := _prefixes(info)) is None:
+        raise RequestError(
+            f"input_type={shown(kind)} is not known for this model; pass what its model card puts before a {kind} as "
+            'prefix= (prefix="" for nothing).'
+        )
+    return known.query if kind == "query" else known.document
+
+
+def _pairs(vocab: Vocab, query: str, documents: Sequence[str], template: str | None) -> _Pairs:
+    """Returns each document with the query: in the model's own template, else with its vocabulary's separators."""
+    if template is None:
+        head = (*vocab.encode([Piece(query)], add_bos=True), *vocab.between)
+        tails = [(*vocab.encode([Piece(document)], add_bos=False), *vocab.closing) for document in documents]
+        return _Pairs([(*head, *tail) for tail in tails], len(head), len(vocab.closing))
+    if template.count(_QUERY) != 1 or template.count(_DOCUMENT) != 1:
+        raise RequestError(f"A template for rerank() holds {_QUERY} and {_DOCUMENT} once each.")
+    before, after = template.split(_DOCUMENT)
+    texts = [
+        (*vocab.encode([*_filled(before, query), Piece(document), *_filled(after, query)], add_bos=True),
+         *vocab.closing)
+        for document in documents
+    ]  # fmt: skip
+    head, tail = (vocab.encode(_filled(part, query), add_bos=part is before) for part in (before, after))
+    return _Pairs(texts, len(head), len(tail) + len(vocab.closing))
 
 
 def _filled(template: str, query: str) -> list[Piece]:

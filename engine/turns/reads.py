@@ -16,8 +16,7 @@ from engine.types.turn_settings import TurnSettings
 class Reads:
     """The readings of one call. `by`: when it must be over, on `time.monotonic`'s clock."""
 
-    def __init__(self, service: Service, settings: TurnSettings, by: float | None) -> None:
-        self._service = service
+    def __init__(self, settings: TurnSettings, by: float | None) -> None:
         self._settings = settings
         times = [each for each in (latest(), by) if each is not None]
         self._until = min(times) if times else None
@@ -25,15 +24,17 @@ class Reads:
         self.whose = f"{settings.adapters!r} {settings.cache_salt!r}"
         """What else than the prompt its probabilities hang on."""
 
-    def start(self, prompt: TokensAndMedia, path: tuple[int, ...], asked: tuple[int, ...], shared: int) -> Stream:
+    def start(
+        self, service: Service, prompt: TokensAndMedia, path: tuple[int, ...], asked: tuple[int, ...], shared: int
+    ) -> Stream:
         """Start to read the probabilities of the tokens `asked` behind a prompt and a path. `shared`: how many tokens
         this prompt shares with the next ones. Waits while too many are read. Raises what `Service.score` raises."""
         tokens, media = prompt
-        while len(self._running) >= self._service.room:
+        while len(self._running) >= service.room:
             self._wait(self._running.popleft())
         while True:
             try:
-                stream = self._service.score(
+                stream = service.score(
                     (*tokens, *path), asked[:1], self._settings, media, asked=asked,
                     turns=(shared,) if 0 < shared < len(tokens) else (),
                 )  # fmt: skip

@@ -25,7 +25,7 @@ from engine.support.deadlines import finished_by, latest
 from engine.support.errors import MissingTemplateError, RequestError
 from engine.tools import ToolLike, as_tools
 from engine.turns.explain_input import ExplainInput
-from engine.turns.options import RawOptions, TurnOptions, parser_choice, turn_settings, until
+from engine.turns.options import TurnOptions, parser_choice, turn_settings, until
 from engine.turns.overflow import Prompts
 from engine.turns.raw import infill_prompt, raw_format, raw_parser, raw_prompt
 from engine.turns.reasoning_memory import ReasoningMemory
@@ -39,7 +39,7 @@ from engine.types.messages import Message, MessagesLike
 from engine.types.parts import ImagePart, MediaPart, MessagePart
 from engine.types.prompt import Piece, Prompt
 from engine.types.sampling import SamplingParams
-from engine.types.tools import AllowedTools, Tool, ToolChoice, ToolName
+from engine.types.tools import Tool, ToolChoice
 from engine.types.turn_settings import TurnSettings
 
 _LEAST_LEFT = 1e-3  # seconds: a turn whose time is over ends in the loop, which says so
@@ -112,27 +112,6 @@ class Turns:
             self._service.info.n_ctx,
             cache(lambda: max(map(len, vocab.all_token_bytes()))),
         )
-
-    def begin(
-        self,
-        messages: MessagesLike,
-        tools: Sequence[ToolLike] | None,
-        options: Mapping[str, Any],
-        n: int = 1,
-        *,
-        response_format: object = None,
-        offline: bool = False,
-        claims: bool = False,
-    ) -> list[Stream]:
-        """`check` and `start` in one call, for which a model of `Engines` is loaded once."""
-        settings = self.check(options, response_format=response_format)
-        return self.start(messages, tools, settings, n, offline=offline, claims=claims)
-
-    def begin_raw(
-        self, prompt: str | Sequence[int], options: Mapping[str, Any], *, response_format: object = None
-    ) -> Stream:
-        """`check` and `start_raw` in one call."""
-        return self.start_raw(prompt, self.check(options, RawOptions, response_format=response_format))
 
     def start(
         self,
@@ -238,15 +217,6 @@ class Turns:
             for message in conversation
         )
 
-    def raw_starter(self, options: RawOptions) -> Callable[..., Stream]:
-        """Returns a function that starts one of many turns without a chat template, which nobody reads as they come."""
-        settings = self.check(options, RawOptions)
-
-        def start(prompt: Any, own: Mapping[str, Any]) -> Stream:
-            return self.start_raw(prompt, settings, own["choice"], offline=True)
-
-        return start
-
     def start_raw(
         self, prompt: str | Sequence[int], settings: TurnSettings, choice: int = 0, *, offline: bool = False
     ) -> Stream:
@@ -296,37 +266,6 @@ class Turns:
         if demand.response is None or not (shown := demand.response.shown(self.family.shows_schema)):
             return settings
         return replace(settings, template_kwargs={**shown, **(settings.template_kwargs or {})})
-
-    def batch_starter(self, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Callable[..., Stream]:
-        """Returns a function that starts the turn of one of many conversations, with options of its own; the common
-        options are checked now."""
-        settings, known = self.check(options), as_tools(tools)
-
-        def start(messages: MessagesLike, own: Mapping[str, Any]) -> Stream:
-            if not own:
-                return self.start(messages, known, settings, offline=True)[0]
-            merged: dict[str, Any] = {**options, **own}
-            return self.start(messages, merged.pop("tools", known), self.check(merged), offline=True)[0]
-
-        return start
-
-    def agent_stepper(self, tools: Callable[[], Sequence[ToolLike]], options: TurnOptions) -> Callable[..., Stream]:
-        """Returns a function that starts the next turn of a run; its options are checked now. Only a message that the
-        caller began is continued. A call is demanded until there was one: else the run would never answer."""
-        settings = self.check(options)
-        begun = False
-
-        def turn(history: Sequence[Message]) -> Stream:
-            nonlocal begun
-            goes_on = settings.continue_final_message and history[-1].role == "assistant"
-            called = begun and history[-1].role == "tool"
-            choice = after_call(settings.tool_choice) if called else settings.tool_choice
-            begun = True
-            return self.start(history, tools(), replace(settings, continue_final_message=goes_on, tool_choice=choice))[
-                0
-            ]
-
-        return turn
 
     def shared_prefix(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None, settings: TurnSettings
@@ -405,13 +344,6 @@ def _left(deadline: float | None) -> float | None:
     if deadline is None or until is None or not 0 < deadline < inf:
         return deadline
     return min(deadline, max(until - monotonic(), _LEAST_LEFT))
-
-
-def after_call(choice: ToolChoice | AllowedTools) -> ToolChoice | AllowedTools:
-    """Returns the choice of tools of a run's turn after one with a call: a demanded call was made."""
-    if isinstance(choice, AllowedTools):
-        return choice.model_copy(update={"mode": "auto"})
-    return "auto" if choice == "required" or isinstance(choice, ToolName) else choice
 
 
 def _parser_choice(demand: Demand) -> ToolChoice:

@@ -64,7 +64,7 @@ def reply(prompt: str) -> str:
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[Engine]:
-    with Engine(ScriptedBackend(reply), ChatTemplate(None, family="qwen3")) as llm:
+    with Engine.over(ScriptedBackend(reply), ChatTemplate(None, family="qwen3")) as llm:
         yield llm
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from fakes.doubles import guess_always
+from fakes.inside import parts
 
 import engine
 from engine import ChatTemplate, Engine, ModelLoadError, RequestError
@@ -44,11 +45,11 @@ def scripted(
     replies: Sequence[str] | Callable[[str], str], family: str = "qwen3", seed: int | None = None, **options: Any
 ) -> Engine:
     backend = ScriptedBackend(replies, vocab=VOCAB, **options)
-    return Engine(backend, ChatTemplate(None, family=family, control_tokens=VOCAB.control_tokens), seed=seed)
+    return Engine.over(backend, ChatTemplate(None, family=family, control_tokens=VOCAB.control_tokens), seed=seed)
 
 
 def backend_of(llm: Engine) -> ScriptedBackend:
-    runner = llm._service._runner  # pyright: ignore[reportPrivateUsage]
+    runner = parts(llm).service._runner  # pyright: ignore[reportPrivateUsage]
     assert isinstance(runner, Runner)
     backend = runner._backend  # pyright: ignore[reportPrivateUsage]
     assert isinstance(backend, ScriptedBackend)
@@ -150,7 +151,7 @@ def test_a_constrained_answer_may_hold_the_text_of_a_call() -> None:
     held = '"<tool_call>{}</tool_call>"'
     vocab = ByteVocab(["<|im_start|>", "<think>", "</think>"])
     backend = ScriptedBackend([f"<think>\n\n</think>\n\n{held}"], vocab=vocab)
-    with Engine(backend, ChatTemplate(None, family="qwen3")) as llm:
+    with Engine.over(backend, ChatTemplate(None, family="qwen3")) as llm:
         completion = llm.chat("Quote.", tools=[add], tool_choice="none", response_format=str)
     assert completion.content == held
 
@@ -558,7 +559,7 @@ def test_reasoning_is_remembered_of_turns_that_ended_by_themselves(
         history = conversation_of(
             [{"role": "user", "content": "How is Oslo?"}, {"role": "assistant", "content": answer.content}]
         )
-        assert llm._turns.memory.restore(history)[1] == restored  # pyright: ignore[reportPrivateUsage]
+        assert parts(llm).turns.memory.restore(history)[1] == restored  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_deeply_nested_call_ends_its_turn_and_no_other() -> None:
@@ -570,7 +571,7 @@ def test_a_deeply_nested_call_ends_its_turn_and_no_other() -> None:
 
 def test_closing_gives_the_memory_back(builtin_model_path: Path) -> None:
     with Engine.load(builtin_model_path, n_ctx=256, n_threads=1) as other:
-        weights = other._model  # pyright: ignore[reportPrivateUsage]
+        weights = parts(other).model  # pyright: ignore[reportPrivateUsage]
         assert isinstance(weights, Model)
     with pytest.raises(ModelLoadError, match="closed"):
         _ = weights.handle

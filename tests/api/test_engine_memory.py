@@ -36,7 +36,7 @@ def _engine(prompts: list[str], *replies: str) -> Engine:
         prompts.append(prompt)
         return next(script)
 
-    return Engine(ScriptedBackend(reply, vocab=vocab), ChatTemplate(None, family="gpt-oss"))
+    return Engine.over(ScriptedBackend(reply, vocab=vocab), ChatTemplate(None, family="gpt-oss"))
 
 
 def _dropped(name: str, call_id: str) -> list[dict[str, object]]:
@@ -115,7 +115,7 @@ def test_interleaved_conversations_with_equal_ids_never_exchange_reasoning() -> 
     )
     vocab = ByteVocab(control=[*control], end=["<|im_end|>"])
     ids: dict[str, list[str]] = {"a": [], "b": []}
-    with Engine(ScriptedBackend(reply, vocab=vocab), ChatTemplate(source, family="kimi-k2-thinking")) as llm:
+    with Engine.over(ScriptedBackend(reply, vocab=vocab), ChatTemplate(source, family="kimi-k2-thinking")) as llm:
         histories: dict[str, list[dict[str, object]]] = {
             name: [{"role": "user", "content": f"Go {name}."}] for name in ids
         }

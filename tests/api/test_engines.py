@@ -33,10 +33,8 @@ from engine import (
 )
 from engine.api.admission import Admission, Load, Ticket
 from engine.api.budget import Size, budgeted
-from engine.formats.template.chat_template import ChatTemplate
 from engine.llama.lib import Device
 from engine.llama.plan.plan import Machine
-from engine.testing.scripted import ScriptedBackend
 
 OPTIONS: dict[str, Any] = {
     "kv_unified": False,  # answers are compared
@@ -308,11 +306,11 @@ def test_an_engine_that_is_gone_is_loaded_again(
 ) -> None:
     engines = several("b", 2, models={"a": {"model": files["a"], **OPTIONS, "isolated": isolated}})
     before = engines["a"].chat("hello", **TURN).content
-    with engines.use("a") as llm:
+    with engines.lease("a") as parts:
         if isolated:  # its process is started again without being asked
-            cast("Any", llm)._model._link.child.kill()
+            cast("Any", parts).model._link.child.kill()
         else:
-            llm.close()
+            parts.close()
         assert engines["a"].chat("hello", **TURN).content == before
     assert (engines.state("a").loads, loaded(engines), engines.state("a").in_use) == (2 - isolated, "a", False)
 
@@ -364,9 +362,19 @@ def test_tasks_that_wait_keep_no_thread_from_who_has_the_memory(several: Callabl
     assert not engines.state("b").in_use
 
 
-def test_every_method_loads_the_model_that_it_needs(several: Callable[..., Engines], tmp_path: Path) -> None:
-    engines = several("a", 1 << 30)
-    llm = engines["a"]
+def test_every_method_leases_the_model_that_it_needs_once_a_turn(
+    several: Callable[..., Engines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines, leases = several("a", 1 << 30), list[str]()
+    llm, acquire = engines["a"], Engines._acquire  # pyright: ignore[reportPrivateUsage]
+
+    def counted(self: Engines, name: str, **options: Any) -> Any:
+        leases.append(name)
+        return acquire(self, name, **options)
+
+    monkeypatch.setattr(Engines, "_acquire", counted)
+    # The options of many turns are checked once, and how many there may be at a time is asked once.
+    several_leases = {"generate": 4, "generate_iter": 4, "run": 3, "openai": 2, "coroutines": 8}
 
     async def waited() -> list[Any]:
         rows: list[Any] = await cast("Any", llm).agenerate(["hello"], **TURN)
@@ -402,22 +410,39 @@ def test_every_method_loads_the_model_that_it_needs(several: Callable[..., Engin
     }
     for name, way in ways.items():
         before = engines.state("a").loads
+        leases.clear()
         assert way() is not None, name
         assert engines.state("a").loads == before + 1, name
+        assert len(leases) == several_leases.get(name, 1), name
         llm.close()
         assert loaded(engines) == "", f"{name} left something in use"
     before = engines.state("a").loads
     assert llm.metrics.finished, "those of the last loading"
     assert (repr(llm), llm.closed, engines.state("a").loads) == ("<EngineHandle a, not loaded>", False, before)
     assert "not loaded" in llm._repr_html_()  # pyright: ignore[reportPrivateUsage]
-    with pytest.raises(AttributeError):
-        _ = cast("Any", llm).scorer.nothing
 
 
-def test_a_handle_has_each_part_of_an_engine() -> None:
-    backend = ScriptedBackend(lambda _: "Yes.")
-    with Engine(backend, ChatTemplate(None, family="qwen3")) as llm, Engines({"a": None}) as engines:
-        assert vars(engines["a"]).keys() == {*vars(llm), "_engines", "name"}
+def test_between_two_turns_another_model_may_have_the_memory() -> None:
+    """In a tool of a run, in the loop over a batch's answers and over decisions, and between a conversation's turns."""
+    few: dict[str, Any] = {"temperature": 0, "max_tokens": 4}
+    with Engines({"a": None, "b": None}, budget="30MB", timeout=20) as engines:
+        llm = engines["a"]
+
+        def ask_other(question: str) -> str:
+            """Ask the other model."""
+            return engines["b"].chat(question, **few).finish_reason
+
+        run = llm.run("Ask the other: hello", [ask_other], temperature=0, tool_choice="required")
+        assert [len(step.completion.tool_calls) for step in run.steps] == [1, 0]
+        rows = [number for number, answer in llm.generate_iter(["a", "b", "c"] * 4, **few) if ask_other(str(answer))]
+        assert len(rows) == 12
+        decided = [each for each in llm.decide_iter(["x", "y"] * 4, "It is so.") if ask_other(str(each))]
+        assert len(decided) == 8
+        talk = llm.conversation()
+        for question in "ab":
+            assert talk.chat(question, **few).finish_reason == "length"
+            ask_other(question)
+        assert engines.state("a").loads > 4, "it gave way"
 
 
 def test_reasoning_is_remembered_beyond_an_unloading(builtin_model_path: Path) -> None:

@@ -30,7 +30,7 @@ def look(city: str) -> str:
 
 
 def engine(family: str = "qwen3", replies: Any = (), vocab: ByteVocab = QWEN) -> Engine:
-    return Engine(
+    return Engine.over(
         ScriptedBackend(replies, vocab=vocab), ChatTemplate(None, family=family, control_tokens=vocab.control_tokens)
     )
 
@@ -102,7 +102,7 @@ class TestPrompt:
     def test_a_template_that_looks_into_texts(self) -> None:
         source = "{{ 'Yes' if 'Hi' in messages[0].content else 'No' }}: {{ messages[-1].content }}"
         backend = ScriptedBackend([], vocab=QWEN)
-        with Engine(backend, ChatTemplate(source, control_tokens=QWEN.control_tokens)) as llm:
+        with Engine.over(backend, ChatTemplate(source, control_tokens=QWEN.control_tokens)) as llm:
             turns = (("user", "Hi"), ("assistant", "Yes?"), ("user", "A <think>"))
             found = llm.explain([{"role": role, "content": text} for role, text in turns])
         assert not found.complete
@@ -154,13 +154,13 @@ class TestFormat:
 
     def test_generic_tools(self) -> None:
         source = "{% for m in messages %}{{ m.content }}{% endfor %}"
-        with Engine(ScriptedBackend([], vocab=QWEN), ChatTemplate(source, family="phi-4-reasoning")) as llm:
+        with Engine.over(ScriptedBackend([], vocab=QWEN), ChatTemplate(source, family="phi-4-reasoning")) as llm:
             reasons = {field.name: field.reason for field in llm.explain("Hi").format}
         assert reasons["tools.section"].startswith("the chat template states no tools")
 
     def test_where_the_format_came_from(self) -> None:
         given = ChatTemplate("{{ messages[-1].content }}", family=builtin_families().get("qwen3").format)
-        with Engine(ScriptedBackend([], vocab=QWEN), given) as llm:
+        with Engine.over(ScriptedBackend([], vocab=QWEN), given) as llm:
             found = llm.explain("Hi")
         assert found.reason == "the caller gave its format"
         assert {field.reason.partition(";")[0] for field in found.format} == {"the caller's format says so"}

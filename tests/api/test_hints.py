@@ -53,7 +53,7 @@ def test_an_option_of_a_turn_under_another_name(name: str, hint: str) -> None:
     backend = ScriptedBackend(["Yes."], vocab=ByteVocab(["<|im_start|>"]))
     options: dict[str, Any] = {name: 1}
     with (
-        Engine(backend, ChatTemplate(None, family="qwen3")) as llm,
+        Engine.over(backend, ChatTemplate(None, family="qwen3")) as llm,
         pytest.raises(RequestError, match=f"There is no option '{name}'; .*{hint}"),
     ):
         llm.chat("Hello", **options)

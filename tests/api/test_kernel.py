@@ -17,7 +17,7 @@ vocab = ByteVocab(["<|im_start|>", "<think>", "</think>"])
 words = " ".join(f"word {n}" for n in range(1200))
 long = lambda prompt: words if "long" in prompt else "**Short** <script>alert(1)</script>"
 backend = ScriptedBackend(long, vocab=vocab, delay=0.005)
-llm = Engine(backend, ChatTemplate(None, family="qwen3", control_tokens=vocab.control_tokens))
+llm = Engine.over(backend, ChatTemplate(None, family="qwen3", control_tokens=vocab.control_tokens))
 """
 SHORT = "llm.stream('A question', reasoning=False)"
 LONG = "llm.stream('A long one', reasoning=False)"

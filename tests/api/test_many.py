@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from fakes.inside import parts
 from fakes.openai_clients import wait_until_idle
 
 from engine import ChatTemplate, Completion, ContextOverflowError, Engine, EngineError, Message, RequestError, off_loop
@@ -22,7 +23,7 @@ def llm() -> Iterator[Engine]:
     def echo(prompt: str) -> str:
         return "re: " + prompt.rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0]
 
-    with Engine(ScriptedBackend(echo, vocab=vocab, n_ctx=600, n_sequences=2), template) as engine:
+    with Engine.over(ScriptedBackend(echo, vocab=vocab, n_ctx=600, n_sequences=2), template) as engine:
         yield engine
 
 
@@ -100,8 +101,8 @@ def test_leaving_the_loop_cancels_what_runs(llm: Engine) -> None:
 def test_leaving_while_turns_begin_cancels_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last turn's start ends after the loop was left."""
     backend = ScriptedBackend(lambda _: "x" * 4000, vocab=ByteVocab(["<|im_start|>"]), delay=0.02)
-    llm = Engine(backend, ChatTemplate(None, family="qwen3"))
-    start, begun, may_go = llm._turns.start, threading.Event(), threading.Event()  # pyright: ignore[reportPrivateUsage]
+    llm = Engine.over(backend, ChatTemplate(None, family="qwen3"))
+    start, begun, may_go = parts(llm).turns.start, threading.Event(), threading.Event()  # pyright: ignore[reportPrivateUsage]
 
     def slow(messages: Any, *given: Any, **options: Any) -> Any:
         if messages == "slow":
@@ -109,7 +110,7 @@ def test_leaving_while_turns_begin_cancels_them_too(monkeypatch: pytest.MonkeyPa
             assert may_go.wait(20)
         return start(messages, *given, **options)
 
-    monkeypatch.setattr(llm._turns, "start", slow)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(parts(llm).turns, "start", slow)  # pyright: ignore[reportPrivateUsage]
 
     async def leave() -> None:
         reading = asyncio.create_task(off_loop(next, llm.generate_iter(["slow"])))
@@ -132,7 +133,7 @@ def test_rows_fill_no_queue(max_waiting: int) -> None:
     """However short the engine's queue is, its own rows never overflow it."""
     options = LoopOptions(max_waiting=max_waiting)
     backend = ScriptedBackend(lambda _: "yes", vocab=ByteVocab(["<|im_start|>"]), n_sequences=3, delay=0.001)
-    with Engine(backend, ChatTemplate(None, family="qwen3"), options=options) as llm:
+    with Engine.over(backend, ChatTemplate(None, family="qwen3"), options=options) as llm:
         rows = [f"row {number}" for number in range(30)]
         answers = [*llm.generate(rows), *(answer for _, answer in llm.generate_iter(rows))]
     assert {type(answer) for answer in answers} == {Completion}

@@ -80,7 +80,7 @@ VOCAB = ByteVocab(["<|im_start|>", "<tool_call>", "</tool_call>"], end=["<|im_en
 @pytest.fixture(scope="module")
 def llm() -> Iterator[Engine]:
     backend = ScriptedBackend(lambda _: "yes", vocab=VOCAB, n_sequences=2, rewrite=True)
-    with Engine(backend, ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens)) as llm:
+    with Engine.over(backend, ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens)) as llm:
         yield llm
 
 

@@ -28,7 +28,7 @@ def rendered(name: str, **options: Any) -> str:
     family = builtin_families().detect(source).family
     vocab = ByteVocab(sorted(family.format.control), end=["<|the_end|>"])
     template = ChatTemplate(source, control_tokens=vocab.control_tokens, trust_template=True)
-    with Engine(ScriptedBackend([], vocab=vocab, n_ctx=100_000), template) as llm:
+    with Engine.over(ScriptedBackend([], vocab=vocab, n_ctx=100_000), template) as llm:
         return llm.render("How are you?", **options).text
 
 
@@ -79,7 +79,7 @@ def test_a_schema_is_the_callers_text_and_guarded(name: str) -> None:
     template = ChatTemplate(source, control_tokens=vocab.control_tokens, trust_template=True)
     evil = "".join(family.format.control)
     schemas = (SCHEMA, {**SCHEMA, "description": evil, "properties": {"mood": {"enum": [evil]}}})
-    with Engine(ScriptedBackend([], vocab=vocab, n_ctx=100_000), template) as llm:
+    with Engine.over(ScriptedBackend([], vocab=vocab, n_ctx=100_000), template) as llm:
         prompts = [llm.render("How are you?", response_format=JsonSchema(schema)) for schema in schemas]
     tokens = [[t for t in vocab.encode(p.texts, add_bos=False) if vocab.is_special(t)] for p in prompts]
     assert tokens[0] == tokens[1]

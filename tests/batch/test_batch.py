@@ -28,7 +28,7 @@ def scripted(prompt: str) -> str:
 @contextmanager
 def engine(**options: Any) -> Generator[Engine]:
     backend = ScriptedBackend(scripted, vocab=ByteVocab(["<|im_start|>"]), **options)
-    with Engine(backend, ChatTemplate(None, family="qwen3")) as llm:
+    with Engine.over(backend, ChatTemplate(None, family="qwen3")) as llm:
         yield llm
 
 
@@ -366,7 +366,7 @@ def test_another_job_is_refused(tmp_path: Path, llm: Engine) -> None:
         run(rows, out, llm, temperature=0, system="Be brief.")
     backend = ScriptedBackend(scripted, vocab=ByteVocab(["<|im_start|>"]))
     with (
-        Engine(backend, ChatTemplate(None, family="llama-3")) as other,
+        Engine.over(backend, ChatTemplate(None, family="llama-3")) as other,
         pytest.raises(RequestError, match=r"differs in: family, (sampling, )?template"),
     ):
         run(rows, out, other, temperature=0)
@@ -505,7 +505,7 @@ def test_a_full_queue_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(job, "_WAKE_SECONDS", 0.02)
     backend = ScriptedBackend(scripted, vocab=ByteVocab(["<|im_start|>"]), n_sequences=2, delay=0.001)
     options = LoopOptions(max_waiting=1)
-    with Engine(backend, ChatTemplate(None, family="qwen3"), options=options) as llm:
+    with Engine.over(backend, ChatTemplate(None, family="qwen3"), options=options) as llm:
         report = run([{"prompt": f"q{number}"} for number in range(20)], tmp_path / "out.jsonl", llm, in_flight=12)
     assert (report.done, report.failed) == (20, 0)
 

@@ -26,7 +26,7 @@ def engine(delay: float = 0) -> Engine:
     backend = ScriptedBackend(
         lambda _: "Yes.", vocab=ByteVocab(["<|im_start|>"]), n_ctx=600, n_sequences=2, delay=delay
     )
-    return Engine(backend, ChatTemplate(None, family="qwen3"))
+    return Engine.over(backend, ChatTemplate(None, family="qwen3"))
 
 
 @pytest.fixture

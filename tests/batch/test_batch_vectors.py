@@ -24,7 +24,7 @@ def backend() -> ScriptedBackend:
 
 @pytest.fixture
 def llm() -> Iterator[Engine]:
-    with Engine(backend(), ChatTemplate(None, family="qwen3")) as llm:
+    with Engine.over(backend(), ChatTemplate(None, family="qwen3")) as llm:
         yield llm
 
 
@@ -126,12 +126,12 @@ def test_a_batch_goes_on_behind_its_last_whole_line(tmp_path: Path, llm: Engine)
     lines = whole.splitlines(keepends=True)
     out.write_bytes(b"".join(lines[:12]) + lines[12][:100])
     second = backend()
-    with Engine(second, ChatTemplate(None, family="qwen3")) as llm:
+    with Engine.over(second, ChatTemplate(None, family="qwen3")) as llm:
         report = run(rows, out, llm, in_order=True)
     assert (report.done, report.ran) == (20, 8)
     assert sorted(second.vectors().texts) == sorted(f"text {number}" for number in range(12, 20))
     assert out.read_bytes() == whole
-    with Engine(backend(), ChatTemplate(None, family="qwen3")) as llm:
+    with Engine.over(backend(), ChatTemplate(None, family="qwen3")) as llm:
         changed = [vectors("row 0", "another"), *rows[1:]]
         assert run(changed, out, llm, force=True).ran == 1
 

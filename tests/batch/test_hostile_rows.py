@@ -135,7 +135,7 @@ def test_every_row_becomes_a_line(tmp_path: Path, kind: str) -> None:
     good = first if kind == "openai" else {"custom_id": "first", "prompt": "u"}
     (tmp_path / "in.jsonl").write_bytes(b"\n".join([json.dumps(good).encode(), *lines]))
     backend = ScriptedBackend(lambda _: "Yes.", vocab=ByteVocab(["<|im_start|>"]), n_sequences=8, n_ctx=2000)
-    with Engine(backend, ChatTemplate(None, family="qwen3")) as llm:
+    with Engine.over(backend, ChatTemplate(None, family="qwen3")) as llm:
         report = batch.run(tmp_path / "in.jsonl", tmp_path / "out.jsonl", llm, skip_bad=True, quiet=True)
         again = batch.run(tmp_path / "in.jsonl", tmp_path / "out.jsonl", llm, skip_bad=True, quiet=True)
     assert report.total == len(lines) + 1

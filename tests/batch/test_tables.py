@@ -30,7 +30,7 @@ def scripted(prompt: str) -> str:
 
 def engine(reply: Callable[[str], str] = scripted, **options: Any) -> Engine:
     backend = ScriptedBackend(reply, vocab=ByteVocab(["<|im_start|>"]), n_sequences=2, **options)
-    return Engine(backend, ChatTemplate(None, family="qwen3"))
+    return Engine.over(backend, ChatTemplate(None, family="qwen3"))
 
 
 @pytest.fixture

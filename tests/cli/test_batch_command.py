@@ -27,7 +27,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     def load(_: object, **more: Any) -> Engine:
         asked.append(more)
         backend = ScriptedBackend(lambda _: "Yes.", vocab=ByteVocab(["<|im_start|>"]), n_ctx=600)
-        return Engine(backend, ChatTemplate(None, family="qwen3"))
+        return Engine.over(backend, ChatTemplate(None, family="qwen3"))
 
     monkeypatch.setattr(commands, "load", load)
     return asked
@@ -116,7 +116,9 @@ def test_tables_prompts_and_schemas(
             said = f'<think>\nI know.\n</think>\n\n{{"name":"{prompt.split("Name: ")[1][:3]}"}}'
             return said[len(prompt.rsplit("assistant\n", 1)[-1]) :]
 
-        return Engine(ScriptedBackend(reply, vocab=ByteVocab(["<|im_start|>"])), ChatTemplate(None, family="qwen3"))
+        return Engine.over(
+            ScriptedBackend(reply, vocab=ByteVocab(["<|im_start|>"])), ChatTemplate(None, family="qwen3")
+        )
 
     monkeypatch.setattr(commands, "load", load)
     monkeypatch.chdir(tmp_path)

@@ -130,7 +130,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ScriptedBackend]:
         backend = ScriptedBackend(replies, vocab=VOCAB, delay=delay)
 
         def load(_: argparse.Namespace) -> Engine:
-            return Engine(backend, ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens))
+            return Engine.over(backend, ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens))
 
         monkeypatch.setattr(commands, "load", load)
         return backend

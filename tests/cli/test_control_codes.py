@@ -44,7 +44,7 @@ VOCAB = ByteVocab(["<|im_start|>"], end=["<|im_end|>"])
 
 
 def scripted(_: argparse.Namespace) -> Engine:
-    return Engine(ScriptedBackend(lambda _: "Yes \x1b[2J.", vocab=VOCAB), ChatTemplate(None, family="qwen3"))
+    return Engine.over(ScriptedBackend(lambda _: "Yes \x1b[2J.", vocab=VOCAB), ChatTemplate(None, family="qwen3"))
 
 
 def raising(error: Exception) -> Callable[..., int]:

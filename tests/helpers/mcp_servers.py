@@ -32,7 +32,7 @@ def engine(*replies: str, prompts: list[str] | None = None, **options: Any) -> E
             prompts.append(prompt)
         return left.pop(0)
 
-    return Engine(ScriptedBackend(reply, **options), ChatTemplate(None, family="qwen3"))
+    return Engine.over(ScriptedBackend(reply, **options), ChatTemplate(None, family="qwen3"))
 
 
 def results(run: Run) -> list[str]:

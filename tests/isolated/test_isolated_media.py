@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.inside import parts
 from files.projector_files import KINDS, media, write_model, write_projector
 
 from engine import Engine, EngineError, Image, RequestError
@@ -36,7 +37,7 @@ def apart(tmp_path: Path) -> Iterator[Engine]:
 
 
 def runner_of(llm: Engine) -> Any:
-    runner = llm._service._runner  # pyright: ignore[reportPrivateUsage]
+    runner = parts(llm).service._runner  # pyright: ignore[reportPrivateUsage]
     assert isinstance(runner, IsolatedRunner)
     return runner
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.inside import parts
 from numpy.typing import NDArray
 from pydantic import BaseModel, field_validator
 
@@ -62,7 +63,7 @@ def apart(builtin_model_path: Path) -> Iterator[Engine]:
 
 
 def process(llm: Engine) -> "subprocess.Popen[bytes]":
-    runner = llm._service._runner  # pyright: ignore[reportPrivateUsage]
+    runner = parts(llm).service._runner  # pyright: ignore[reportPrivateUsage]
     assert isinstance(runner, IsolatedRunner)
     return runner._link.child.process  # pyright: ignore[reportPrivateUsage]
 
@@ -248,7 +249,7 @@ class TestAStoppedChild:
             f"llm = Engine.load({str(builtin_model_path)!r}, n_ctx=512, n_threads=1, isolated=True)\n"
             "stream = llm.stream('Hello!', ignore_eos=True)\n"
             "reading = iter(stream); next(reading)\n"
-            "llm._service._runner._link.child.process.send_signal(signal.SIGSTOP)\n"
+            "llm.source.service._runner._link.child.process.send_signal(signal.SIGSTOP)\n"
         )
         began = time.monotonic()
         done = subprocess.run(
@@ -276,7 +277,7 @@ def test_a_fork_is_refused_says_nothing_and_keeps_nothing_alive(builtin_model_pa
         "    os.closerange(1, 3); time.sleep(60); os._exit(0)\n"
         "time.sleep(0.2)\n"
         "print(stream.result().finish_reason, llm.chat('Hello!', max_tokens=3).finish_reason)\n"
-        "print(fork, llm._service._runner._link.child.process.pid, flush=True)\n"
+        "print(fork, llm.source.service._runner._link.child.process.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
     done = subprocess.run([*SILENT, script], capture_output=True, text=True, check=False)
@@ -340,7 +341,7 @@ def test_it_does_not_outlive_its_parent(builtin_model_path: Path) -> None:
     script = (
         "import os, sys; from engine import Engine\n"
         f"llm = Engine.load({str(builtin_model_path)!r}, n_ctx=512, n_threads=1, isolated=True)\n"
-        "print(llm._service._runner._link.child.process.pid, flush=True); sys.stdin.read()\n"
+        "print(llm.source.service._runner._link.child.process.pid, flush=True); sys.stdin.read()\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.inside import parts
 from files.adapter_files import write_adapter
 from numpy.typing import NDArray
 
@@ -53,7 +54,7 @@ def llm(engines: list[Engine], builtin_model_path: Path) -> Engine:
 
 
 def runner_of(llm: Engine) -> Any:
-    runner = llm._service._runner  # pyright: ignore[reportPrivateUsage]
+    runner = parts(llm).service._runner  # pyright: ignore[reportPrivateUsage]
     assert isinstance(runner, IsolatedRunner)
     return runner
 

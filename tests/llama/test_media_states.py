@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from fakes.inside import parts
 from files.projector_files import KINDS, Kind, media, write_model, write_projector
 
 from engine import Completion, Engine, Image, StateStore
@@ -215,7 +216,7 @@ def test_pictures_read_in_steps_say_what_they_say_in_one(files: tuple[Path, Path
     talks = [[shown(media(kind, seed % 3), text=f"{seed}?")] for seed in range(6)]
     expected = [alone.chat(talk, **TURN) for talk in talks]
     with opened(files, n_sequences=3) as llm:
-        runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
+        runner: Any = parts(llm).service._runner  # pyright: ignore[reportPrivateUsage]
         budget = runner._loop._scheduler.budget
         budget.rows = budget.alone = budget._least = budget._most = 5
         streams = [llm.stream(talk, **TURN) for talk in talks]

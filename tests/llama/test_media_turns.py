@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from cases import media_talks
 from cases.media_talks import TURN, opened, talk
+from fakes.inside import parts
 from files.projector_files import KINDS, Kind, media
 
 from engine import Audio, Completion, Engine, RequestError
@@ -71,7 +72,7 @@ def noted(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[byt
 def test_a_second_conversation_encodes_nothing_and_evaluates_none_of_its_rows(
     llm: Engine, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
+    runner: Any = parts(llm).service._runner  # pyright: ignore[reportPrivateUsage]
     backend = runner._backend
     encoded, evaluated = (
         noted(monkeypatch, owner, name) for owner, name in ((backend.projector, "_encoded"), (backend, "decode_media"))

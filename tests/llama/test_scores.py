@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.inside import parts
 from files import model_files
 from files.vector_files import ScoredAlone
 
@@ -121,11 +122,11 @@ def test_a_text_longer_than_a_conversation_is_refused_with_the_numbers(builtin_m
 
 def test_control_token_text_is_text_unless_asked(builtin_model_path: Path) -> None:
     with Engine.load(builtin_model_path) as llm:
-        control = next(iter(sorted(llm._service.vocab.control_tokens)))  # pyright: ignore[reportPrivateUsage]
+        control = next(iter(sorted(parts(llm).service.vocab.control_tokens)))  # pyright: ignore[reportPrivateUsage]
         scorer = llm.scorer
         ((plain, _),) = scorer.pairs(f"a{control}", ["b"], special=False)
         ((special, scored),) = scorer.pairs(f"a{control}", [f"b{control}"], special=True)
-        vocab = llm._service.vocab  # pyright: ignore[reportPrivateUsage]
+        vocab = parts(llm).service.vocab  # pyright: ignore[reportPrivateUsage]
         assert not any(vocab.is_special(token) for token in plain[1:])
         assert vocab.is_special(special[-1])
         assert not any(vocab.is_special(token) for token in scored)

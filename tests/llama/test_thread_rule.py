@@ -165,7 +165,7 @@ def test_the_threads_that_decode_now_are_in_the_metrics(isolated: bool, builtin_
 def test_a_change_of_threads_is_told_while_an_answer_is_written() -> None:
     backend = ScriptedBackend(["a long answer"], before_decode=lambda _: setattr(backend, "threads", next(changes)))
     changes = chain([(4, 8), (4, 8), (1, 1)], repeat((2, 2)))
-    with Engine(backend, ChatTemplate(None, family="qwen3")) as llm, llm.stream("Hi") as stream:
+    with Engine.over(backend, ChatTemplate(None, family="qwen3")) as llm, llm.stream("Hi") as stream:
         seen = [(llm.metrics.n_threads, llm.metrics.n_threads_batch) for _ in stream]
     assert seen[0] in ((4, 8), (1, 1), (2, 2))
     assert seen[-1] == (2, 2)

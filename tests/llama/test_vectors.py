@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.inside import parts
 from files.vector_files import CLS, KINDS, LETTERS, RERANK_TEMPLATE, RERANKERS, SEP, Alone, Kind, cosine, write
 from gguf import PoolingType
 
@@ -89,7 +90,7 @@ def test_an_embedding_model_refuses_to_chat_by_name(llm: Engine) -> None:
 
 def test_a_callers_text_becomes_no_control_token(llm: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[tuple[int, ...]] = []
-    service = llm._service  # pyright: ignore[reportPrivateUsage]
+    service = parts(llm).service  # pyright: ignore[reportPrivateUsage]
     embed = service.embed
 
     def watched(texts: Any, tail: int, **options: Any) -> Any:

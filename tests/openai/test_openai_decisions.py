@@ -34,7 +34,7 @@ def said(text: str) -> str:
 
 @pytest.fixture
 def llm() -> Iterator[Engine]:
-    with Engine(ScriptedBackend(said, n_ctx=2048), ChatTemplate(None, family="qwen3")) as llm:
+    with Engine.over(ScriptedBackend(said, n_ctx=2048), ChatTemplate(None, family="qwen3")) as llm:
         yield llm
 
 

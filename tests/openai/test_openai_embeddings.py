@@ -15,7 +15,7 @@ openai = pytest.importorskip("openai")
 
 @pytest.fixture
 def llm() -> Iterator[Engine]:
-    with Engine(ScriptedBackend([], n_ctx=64, dimensions=32), ChatTemplate(None, family="qwen3")) as llm:
+    with Engine.over(ScriptedBackend([], n_ctx=64, dimensions=32), ChatTemplate(None, family="qwen3")) as llm:
         yield llm
 
 

@@ -256,7 +256,7 @@ def test_gpt_oss_reads_its_own_items_again() -> None:
         return "<|channel|>final<|message|>Done." if len(prompts) > 1 else reply
 
     template = ChatTemplate(None, family="gpt-oss", control_tokens=vocab.control_tokens)
-    with Engine(ScriptedBackend(says, vocab=vocab, n_ctx=8192), template) as llm:
+    with Engine.over(ScriptedBackend(says, vocab=vocab, n_ctx=8192), template) as llm:
         client: Any = llm.openai_client()
         first = client.responses.create(model="m", input="Ping.", tools=[FLAT], include=["reasoning.encrypted_content"])
         assert [item.type for item in first.output] == ["reasoning", "message", "function_call"]

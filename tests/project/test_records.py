@@ -55,7 +55,7 @@ def records(llm: Engine, **options: Any) -> set[str]:
 def test_a_turn_wears_few_records() -> None:
     template = ChatTemplate(None, family="qwen3")
     vocab = ByteVocab([text for text in template.format.control if text.isascii()])
-    with Engine(ScriptedBackend(lambda _: "true", vocab=vocab), template) as llm:
+    with Engine.over(ScriptedBackend(lambda _: "true", vocab=vocab), template) as llm:
         for kind, options in (("with a tool", {}), ("with a tool and a type", {"response_format": bool})):
             _ = records(llm, **options)  # what is made once is there then
             found = records(llm, **options)

@@ -183,7 +183,7 @@ def test_half_characters_do_not_stop_a_conversation() -> None:
     ]
     for family in ("qwen3", "gpt-oss", "llama-3", "mistral-nemo", "qwen3-coder", "deepseek-r1"):
         template = ChatTemplate(None, family=family)
-        with Engine(ScriptedBackend(["Fine."], n_ctx=8192), template) as engine:
+        with Engine.over(ScriptedBackend(["Fine."], n_ctx=8192), template) as engine:
             completion = engine.chat(messages, tools=[{"name": "get", "description": broken}])
         assert completion.finish_reason == "stop"
 
@@ -211,5 +211,5 @@ def test_tools_that_are_not_valid(llm: Engine, tools: list[Any], words: str) -> 
 
 def test_reasoning_that_the_family_cannot_do() -> None:
     vocab = ByteVocab(end=["<|eot_id|>"])
-    with Engine(ScriptedBackend([], vocab=vocab), ChatTemplate(None, family="llama-3")) as llama:
+    with Engine.over(ScriptedBackend([], vocab=vocab), ChatTemplate(None, family="llama-3")) as llama:
         refused(RequestError, lambda: llama.chat("x", reasoning=True), "no reasoning")

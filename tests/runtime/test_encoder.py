@@ -4,9 +4,10 @@ import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from fakes.inside import parts
 from fakes.scripted_media import Projector, asked, opened, picture, read
 
 from engine import EngineError, StateStore
@@ -42,7 +43,7 @@ def gated(projector: Projector) -> Generator[Gate]:
 
 
 def check(llm: Any) -> None:
-    llm._service._runner._loop.cache.check()
+    cast("Any", parts(llm)).service._runner._loop.cache.check()
 
 
 def test_others_go_on_while_a_picture_is_encoded() -> None:
@@ -129,7 +130,7 @@ def test_pictures_without_text_between_them() -> None:
 def test_a_loop_of_which_all_wait_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     projector = Projector()
     llm, _ = opened(projector)
-    runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
+    runner: Any = parts(llm).service._runner  # pyright: ignore[reportPrivateUsage]
     loop = runner._loop
     steps: list[int] = []
     step = loop.step

@@ -20,7 +20,7 @@ VOCAB = ByteVocab(["<|im_start|>", "<|im_end|>"])
 def answer(wishes: str, schema: Any, most: int, **options: Any) -> Completion[Any]:
     """What a model answers that wants to write these characters, over and over, and else what is allowed."""
     backend = ScriptedBackend([wishes * (most // len(wishes) + 1)], rewrite=True, vocab=VOCAB)
-    with Engine(backend, ChatTemplate(None, family="qwen3")) as llm:
+    with Engine.over(backend, ChatTemplate(None, family="qwen3")) as llm:
         return llm.chat("Hi", response_format=schema, reasoning=False, max_tokens=most, **options)
 
 

@@ -148,7 +148,7 @@ def test_a_state_that_cannot_be_saved_is_lost_and_nothing_else(monkeypatch: pyte
 def scripted(**options: Any) -> tuple[Engine, ScriptedBackend]:
     """An engine whose answers are all the same length, and its backend."""
     backend = ScriptedBackend(lambda text: f"{len(text)} is what I read", vocab=VOCAB, **options)
-    return Engine(backend, ChatTemplate(TEMPLATE, family="hermes", control_tokens=VOCAB.control_tokens)), backend
+    return Engine.over(backend, ChatTemplate(TEMPLATE, family="hermes", control_tokens=VOCAB.control_tokens)), backend
 
 
 def read(completion: Completion) -> int:
@@ -231,7 +231,7 @@ def test_what_nobody_goes_on_from_is_not_kept() -> None:
     store = StateStore()
     backend = ScriptedBackend(lambda _: "y" * 100, vocab=VOCAB, n_sequences=1)
     template = ChatTemplate(TEMPLATE, family="hermes", control_tokens=VOCAB.control_tokens)
-    with Engine(backend, template, options=LoopOptions(states=store)) as llm:
+    with Engine.over(backend, template, options=LoopOptions(states=store)) as llm:
         chat = begun(llm)
         chat.chat("And?")
         assert store.sizes.states == 0, "the conversation's own sequence goes on"

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.inside import parts
 from fakes.scripted_media import ROWS, TEMPLATE, VOCAB, asked, opened, picture, read
 
 from engine import Audio, ChatTemplate, Engine, ForgedPromptError, Piece, RequestError
@@ -61,7 +62,7 @@ def test_many_at_once_with_few_cells(pool: int | None, trimmable: bool) -> None:
         rows = [asked(shade % 4, (shade + 1) % 5, text=f"{shade % 3}") for shade in range(24)]
         for answer in llm.generate(rows):
             assert answer.content == "fine"
-        runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
+        runner: Any = parts(llm).service._runner  # pyright: ignore[reportPrivateUsage]
         runner._loop.cache.check()
 
 
@@ -92,7 +93,7 @@ def test_what_media_cannot_do_is_refused() -> None:
         rows = list(row_tokens(MediaChunk(picture(1).digest, 3, 3, True)))
         with pytest.raises(RequestError, match="There is no token"):
             llm.score([1, *rows, 2], [[3]])
-    plain = Engine(ScriptedBackend(["x"], vocab=VOCAB), ChatTemplate(TEMPLATE, family="hermes"))
+    plain = Engine.over(ScriptedBackend(["x"], vocab=VOCAB), ChatTemplate(TEMPLATE, family="hermes"))
     with plain, pytest.raises(RequestError, match="without a projector"):
         plain.chat(asked(1))
 

@@ -48,7 +48,7 @@ def test_digits_in_a_text_are_left_alone() -> None:
 
 
 def test_a_regular_expression_of_digits_is_held_as_it_is() -> None:
-    with Engine(
+    with Engine.over(
         ScriptedBackend(["4" * 40], vocab=ByteVocab(["<|im_start|>", "<|im_end|>"])), ChatTemplate(None, family="qwen3")
     ) as llm:
         assert llm.chat("Hi", response_format=Regex("[0-9]{40}"), reasoning=False).parsed == "4" * 40
@@ -56,7 +56,7 @@ def test_a_regular_expression_of_digits_is_held_as_it_is() -> None:
 
 def test_what_a_model_writes_in_a_number_ends_through_the_whole_engine() -> None:
     wishes = '{"a": 1' + "1" * 100
-    with Engine(
+    with Engine.over(
         ScriptedBackend([wishes], rewrite=True, vocab=ByteVocab(["<|im_start|>", "<|im_end|>"])),
         ChatTemplate(None, family="qwen3"),
     ) as llm:
@@ -92,7 +92,7 @@ def test_a_time_is_written_with_an_end(kind: str, wishes: str) -> None:
     backend = ScriptedBackend(
         ['{"a":' + wishes + wishes[-1] * 200], rewrite=True, vocab=ByteVocab(["<|im_start|>", "<|im_end|>"])
     )
-    with Engine(backend, ChatTemplate(None, family="qwen3")) as llm:
+    with Engine.over(backend, ChatTemplate(None, family="qwen3")) as llm:
         answer = llm.chat("Hi", response_format=JsonSchema(schema), reasoning=False, max_tokens=160, seed=3)
     assert answer.finish_reason == "stop", answer.content
     assert answer.parsed is not None, answer.parse_error

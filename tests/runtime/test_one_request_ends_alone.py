@@ -296,7 +296,7 @@ def test_generate_keeps_within_what_may_wait() -> None:
 
     backend = ScriptedBackend(lambda text: text.rsplit("number ", 1)[1][:3], n_sequences=2, before_decode=wait)
     rows = [f"number {number:03}" for number in range(20)]
-    with Engine(backend, ChatTemplate(None, family="qwen3"), options=LoopOptions(max_waiting=1)) as llm:
+    with Engine.over(backend, ChatTemplate(None, family="qwen3"), options=LoopOptions(max_waiting=1)) as llm:
         others = llm.choices("number 777", 2, reasoning=False)
         threading.Timer(0.3, hold.set).start()
         answers = llm.generate(rows, reasoning=False)

@@ -111,7 +111,7 @@ def test_progress_may_stop_the_turn() -> None:
 
 def scripted(**options: Any) -> tuple[Engine, ScriptedBackend]:
     backend = ScriptedBackend(lambda _: "fine", vocab=VOCAB, n_sequences=4, **options)
-    return Engine(backend, ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens)), backend
+    return Engine.over(backend, ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens)), backend
 
 
 def test_an_engine_pins_what_its_prompts_have_in_common() -> None:

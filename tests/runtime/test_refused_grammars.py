@@ -23,7 +23,7 @@ WRONG: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("given", "told"), WRONG, ids=lambda each: str(each)[:30])
 def test_a_wrong_grammar_is_told_with_its_reason_and_place(given: Any, told: str) -> None:
     with (
-        Engine(ScriptedBackend(["x"]), ChatTemplate(None, family="qwen3")) as llm,
+        Engine.over(ScriptedBackend(["x"]), ChatTemplate(None, family="qwen3")) as llm,
         pytest.raises(RequestError) as error,
     ):
         llm.chat("x", response_format=given)
@@ -33,7 +33,7 @@ def test_a_wrong_grammar_is_told_with_its_reason_and_place(given: Any, told: str
 
 def test_a_schema_is_told_by_its_place() -> None:
     with (
-        Engine(ScriptedBackend(["x"]), ChatTemplate(None, family="qwen3")) as llm,
+        Engine.over(ScriptedBackend(["x"]), ChatTemplate(None, family="qwen3")) as llm,
         pytest.raises(RequestError, match=r"cannot be held at \$"),
     ):
         llm.chat("x", response_format=JsonSchema({"$ref": "#/$defs/x"}))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.inside import parts
 
 from engine import ChatTemplate, Engine, off_loop
 from engine.formats.families.embedding import prefixes
@@ -100,7 +101,7 @@ def backend() -> ScriptedBackend:
 
 @pytest.fixture
 def llm(backend: ScriptedBackend) -> Iterator[Engine]:
-    with Engine(backend, ChatTemplate(None, family="qwen3")) as llm:
+    with Engine.over(backend, ChatTemplate(None, family="qwen3")) as llm:
         yield llm
 
 
@@ -152,7 +153,7 @@ def test_cancelling_the_task_cancels_its_request(llm: Engine, backend: ScriptedB
         return embed(texts)
 
     vectors.embed = slowly  # type: ignore[method-assign]
-    runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
+    runner: Any = parts(llm).service._runner  # pyright: ignore[reportPrivateUsage]
     cancel, told = runner.cancel, threading.Event()
 
     def noted(id_: int) -> None:
@@ -176,7 +177,7 @@ def test_cancelling_the_task_cancels_its_request(llm: Engine, backend: ScriptedB
 
 
 def test_closing_ends_what_waits_for_vectors(backend: ScriptedBackend) -> None:
-    llm = Engine(backend, ChatTemplate(None, family="qwen3"))
+    llm = Engine.over(backend, ChatTemplate(None, family="qwen3"))
     vectors, begun, go = backend.vectors(), threading.Event(), threading.Event()
 
     def never(texts: Sequence[Sequence[int]]) -> list[bytes]:
@@ -208,7 +209,7 @@ def test_closing_ends_what_waits_for_vectors(backend: ScriptedBackend) -> None:
 def test_vectors_and_scores_count_among_the_requests_that_may_wait(backend: ScriptedBackend) -> None:
     from engine.runtime.loop.config import LoopOptions
 
-    with Engine(backend, ChatTemplate(None, family="qwen3"), options=LoopOptions(max_waiting=0)) as llm:
+    with Engine.over(backend, ChatTemplate(None, family="qwen3"), options=LoopOptions(max_waiting=0)) as llm:
         hold = threading.Event()
         backend.vectors().embed = lambda texts: (hold.wait(10), [b"\0" * 256 for _ in texts])[1]  # type: ignore[method-assign]
         pending = [llm.embedder.start("a", VectorSettings()) for _ in range(4)]
@@ -259,7 +260,7 @@ def test_a_result_can_be_asked_for_twice(llm: Engine) -> None:
 
 
 def test_a_score_is_no_turn_that_later_prompts_continue() -> None:
-    with Engine(ScriptedBackend(["fine"] * 3), ChatTemplate(None, family="qwen3")) as llm:
+    with Engine.over(ScriptedBackend(["fine"] * 3), ChatTemplate(None, family="qwen3")) as llm:
         llm.score("a secret of someone else", ["hello world"])
         done = llm.complete("hello world, again", max_tokens=1)
     assert done.usage

@@ -33,7 +33,7 @@ def save_state(path: Path) -> None:
 def save_chat(path: Path) -> None:
     backend = ScriptedBackend("Yes.", vocab=ByteVocab(["<|im_start|>"]))
     asked = patch("sys.stdin", StringIO(f"/save {path}\n"))
-    with Engine(backend, ChatTemplate(None, family="qwen3")) as llm, asked:
+    with Engine.over(backend, ChatTemplate(None, family="qwen3")) as llm, asked:
         Chat(Screen(said := StringIO()), llm, turn={}, commands=True).run(lambda: "")
     if "cannot be saved" in said.getvalue():
         raise RequestError(said.getvalue())

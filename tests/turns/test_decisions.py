@@ -74,7 +74,7 @@ def scripted(**answers: str) -> Engine:
         answer = next(each for name, each in answers.items() if name in text)
         return answer.removeprefix(begun) if answer.startswith(begun) else "?"
 
-    return Engine(ScriptedBackend(said), ChatTemplate(None, family="qwen3"))
+    return Engine.over(ScriptedBackend(said), ChatTemplate(None, family="qwen3"))
 
 
 @pytest.mark.parametrize(("said", "probability"), [("yes", 1.0), (" Yes", 1.0), ("no", 0.0)])

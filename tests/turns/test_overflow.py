@@ -78,7 +78,7 @@ def test_counting_is_not_done_for_every_turn() -> None:
 
 def scripted(replies: Sequence[str] | Callable[[str], str], **options: Any) -> Engine:
     backend = ScriptedBackend(replies, vocab=VOCAB, **options)
-    return Engine(backend, ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens))
+    return Engine.over(backend, ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens))
 
 
 def question(prompt: str) -> str:

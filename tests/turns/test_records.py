@@ -55,7 +55,7 @@ def test_a_question_wears_few_records(records: Records, monkeypatch: pytest.Monk
     """From the call of `chat` until the first batch is decoded; a third question: what is made once is there."""
     template = ChatTemplate(None, family="qwen3")
     vocab = ByteVocab(control=sorted(template.format.control))
-    with Engine(ScriptedBackend(lambda _: "Paris.", vocab=vocab), template) as llm:
+    with Engine.over(ScriptedBackend(lambda _: "Paris.", vocab=vocab), template) as llm:
         for _ in range(2):
             llm.chat("What is the capital of France?")
         decode = ScriptedBackend.decode

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import gguf
 import pytest
+from fakes.inside import parts
 from files.model_files import write
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,8 +110,8 @@ def test_the_keys_of_a_gguf_are_the_engines_defaults(tmp_path: Path) -> None:
 
 def test_a_caller_wins_over_all() -> None:
     defaults = SamplingDefaults({"temperature": 0.1, "top_k": 3}, {"temperature": "the file", "top_k": "the file"})
-    with Engine(ScriptedBackend(["a"]), ChatTemplate(None, family="qwen3"), sampling=defaults) as llm:
-        own = llm._turns.check({"temperature": 0.9}).sampling  # pyright: ignore[reportPrivateUsage]
+    with Engine.over(ScriptedBackend(["a"]), ChatTemplate(None, family="qwen3"), sampling=defaults) as llm:
+        own = parts(llm).turns.check({"temperature": 0.9}).sampling  # pyright: ignore[reportPrivateUsage]
     assert (own.temperature, own.top_k) == (0.9, 3)
 
 
@@ -129,8 +130,8 @@ told = st.fixed_dictionaries(
 @given(told)
 def test_a_turn_tells_what_it_was_drawn_with_and_who_said_so(options: Any) -> None:
     defaults = sampling_defaults({"temp": 0.6, "top_k": 9}, config(top_p=0.9))
-    with Engine(ScriptedBackend(["a"]), ChatTemplate(PLAIN), sampling=defaults, seed=3) as llm:
-        drawn = llm._turns.check(options).sampling  # pyright: ignore[reportPrivateUsage]
+    with Engine.over(ScriptedBackend(["a"]), ChatTemplate(PLAIN), sampling=defaults, seed=3) as llm:
+        drawn = parts(llm).turns.check(options).sampling  # pyright: ignore[reportPrivateUsage]
         usage = llm.chat("Hi", **options).usage
         assert usage is not None
         assert llm.explain("Hi", **options).sampling == usage.sampling
@@ -152,8 +153,8 @@ def test_a_turn_tells_what_it_was_drawn_with_and_who_said_so(options: Any) -> No
 
 
 def test_a_family_without_wishes_draws_as_llama_cpp_does() -> None:
-    with Engine(ScriptedBackend(["a"]), ChatTemplate(PLAIN)) as llm:
-        own = llm._turns.check({}).sampling  # pyright: ignore[reportPrivateUsage]
+    with Engine.over(ScriptedBackend(["a"]), ChatTemplate(PLAIN)) as llm:
+        own = parts(llm).turns.check({}).sampling  # pyright: ignore[reportPrivateUsage]
     assert {name: getattr(own, name) for name in LLAMA_CPP} == LLAMA_CPP
 
 

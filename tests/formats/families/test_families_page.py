@@ -393,7 +393,7 @@ def test_the_worked_example_answers_reasons_and_calls(fable: Path) -> None:
     source = fable.with_suffix(".jinja").read_text(encoding="utf-8")
     template = ChatTemplate(source, family=families, control_tokens=vocab.control_tokens)
     said = '[[reason]]I look.[[/reason]]<fn name="look">{"city": "Oslo"}</fn>'
-    with Engine(ScriptedBackend([said, "It rains."], vocab=vocab), template) as llm:
+    with Engine.over(ScriptedBackend([said, "It rains."], vocab=vocab), template) as llm:
 
         def look(city: str) -> str:
             """Look."""

@@ -59,7 +59,7 @@ def scripted(reply: str, family: str = "qwen3", then: str | None = None, **optio
     vocab = ByteVocab(control, end=["<|im_end|>"])
     template = ChatTemplate(None, family=family, control_tokens=vocab.control_tokens)
     replies = [reply, *[reply if then is None else then] * 50]
-    return Engine(ScriptedBackend(replies, vocab=vocab, rewrite=True, **options), template)
+    return Engine.over(ScriptedBackend(replies, vocab=vocab, rewrite=True, **options), template)
 
 
 ANSWERS: list[tuple[Any, Callable[[Any], bool]]] = [

@@ -90,7 +90,7 @@ HOSTILE: dict[str, Any] = {
 def llm() -> Iterator[Engine]:
     vocab = ByteVocab(end=["<|im_end|>"])
     backend = ScriptedBackend(lambda _: "Once upon a time", vocab=vocab, rewrite=True, n_sequences=2)
-    with Engine(backend, ChatTemplate(None, family="qwen3", control_tokens=vocab.control_tokens)) as engine:
+    with Engine.over(backend, ChatTemplate(None, family="qwen3", control_tokens=vocab.control_tokens)) as engine:
         yield engine
 
 
@@ -196,7 +196,7 @@ def test_as_many_choices_as_promised(llm: Engine, count: int) -> None:
 def test_control_tokens_of_any_number_may_stand_in_a_grammar() -> None:
     vocab = ByteVocab([*(f"<|pad{n}|>" for n in range(1000)), "<think>", "</think>"], end=["<|im_end|>"])
     backend = ScriptedBackend(lambda _: "<think>\nWell\n</think>\n\nb", vocab=vocab, rewrite=True)
-    with Engine(backend, ChatTemplate(None, family="qwen3", control_tokens=vocab.control_tokens)) as engine:
+    with Engine.over(backend, ChatTemplate(None, family="qwen3", control_tokens=vocab.control_tokens)) as engine:
         completion = engine.chat("Hi", response_format=Choice(["a", "b"]))
         assert (completion.reasoning, completion.parsed) == ("Well", "b")
         named = Lark('start: "a" <|pad999|>')
@@ -225,7 +225,7 @@ def test_a_neighbour_goes_on_beside_hostile_schemas() -> None:
     vocab = ByteVocab(end=["<|im_end|>"])
     backend = ScriptedBackend(lambda _: "a" * 4000, vocab=vocab, rewrite=True, n_sequences=2, n_ctx=8000, delay=0.0005)
     template = ChatTemplate(None, family="qwen3", control_tokens=vocab.control_tokens)
-    with Engine(backend, template) as engine:
+    with Engine.over(backend, template) as engine:
         gaps: list[float] = []
 
         def read() -> None:

@@ -187,7 +187,7 @@ def test_kimi_k3_calls_tools_where_its_prompt_opens_the_answer() -> None:
     template = ChatTemplate(source, family="kimi-k3", control_tokens=vocab.control_tokens)
     choices: list[Any] = ["required", ToolName(name="ping")]
     for choice in choices:
-        with Engine(ScriptedBackend(lambda _: "", vocab=vocab, rewrite=True), template) as llm:
+        with Engine.over(ScriptedBackend(lambda _: "", vocab=vocab, rewrite=True), template) as llm:
             completion = llm.chat("Hi", [PING], tool_choice=choice, reasoning=False, max_tokens=500, seed=2)
         assert {(call.name, call.error) for call in completion.tool_calls} == {("ping", None)}
         assert not completion.content
@@ -206,7 +206,7 @@ def test_arguments_that_nobody_constrains_are_the_model_s(family: str) -> None:
         {"tools": [WEATHER, strict]},
     ]
     for options in ways:
-        with Engine(ScriptedBackend([call], vocab=vocab), template) as llm:
+        with Engine.over(ScriptedBackend([call], vocab=vocab), template) as llm:
             completion = llm.chat("Hi", **options)
         assert [json.loads(each.arguments)["city"] for each in completion.tool_calls] == ["Paris"], completion
 
@@ -225,7 +225,7 @@ def test_a_call_whose_end_is_an_end_token_ends_the_turn_though_the_grammar_force
     ways: list[dict[str, Any]] = [{}, {"strict_tools": True}, *({"tool_choice": choice} for choice in choices)]
     for options in ways:
         backend = ScriptedBackend([call + again], vocab=vocab, n_ctx=4000)
-        with Engine(backend, template) as llm:
+        with Engine.over(backend, template) as llm:
             completion = llm.chat("Hi", [tool], **options)
         assert completion.finish_reason == "tool_calls", options
         assert [each.arguments for each in completion.tool_calls] == ['{"x": 1}'], options

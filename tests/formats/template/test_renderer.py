@@ -119,7 +119,7 @@ def test_time() -> None:
 
 
 def test_a_turns_deadline_reaches_its_template() -> None:
-    with Engine(ScriptedBackend(["Hello."] * 2), ChatTemplate(late(ENDLESS))) as llm:
+    with Engine.over(ScriptedBackend(["Hello."] * 2), ChatTemplate(late(ENDLESS))) as llm:
         began = time.monotonic()
         for overflow in ("error", "truncate_oldest", "shorten_results"):
             with pytest.raises(TemplateError, match="did not finish"):

@@ -89,7 +89,7 @@ class TestLoop:
     def test_its_prompts(self, drops: bool) -> None:
         steps = iter([*(self.reply(number) for number in range(3)), f"{CHANNEL}final{MESSAGE}Done."])
         backend = ScriptedBackend(lambda _: next(steps), vocab=VOCAB)
-        with Engine(backend, template()) as llm:
+        with Engine.over(backend, template()) as llm:
             history: list[Any] = [{"role": "user", "content": "Go"}]
             expected = list(self.opening())
             for number in range(4):
@@ -238,7 +238,7 @@ class TestBuiltinTools:
                 return f"{CHANNEL}analysis to=python code{MESSAGE}print(1){CALL}"
             return f"{CHANNEL}final{MESSAGE}Done."
 
-        with Engine(ScriptedBackend(reply, vocab=VOCAB), template()) as llm:
+        with Engine.over(ScriptedBackend(reply, vocab=VOCAB), template()) as llm:
             run = llm.run("Go", [python], builtin_tools=["python"], temperature=0)
         assert run.completion.content == "Done."
         assert "type python" not in seen[0]

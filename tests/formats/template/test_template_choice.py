@@ -55,7 +55,7 @@ class TestDocuments:
         assert '"name": "look"' in generic, "in the generic form"
 
     def test_the_engine_hands_them_on(self) -> None:
-        with Engine(ScriptedBackend(["Yes."], vocab=ByteVocab()), named(rag=RAG)) as llm:
+        with Engine.over(ScriptedBackend(["Yes."], vocab=ByteVocab()), named(rag=RAG)) as llm:
             assert llm.render("Hi", documents=["First."]).text.startswith("[Document 1: First.]")
             assert llm.chat("Hi", documents=["First."], temperature=0).content == "Yes."
 

@@ -132,7 +132,7 @@ def test_a_placeholder_in_the_template_or_in_variables_is_no_picture() -> None:
 
 def test_an_engine_without_a_projector_refuses_media() -> None:
     with (
-        Engine(ScriptedBackend(["Yes."]), ChatTemplate(None, family="qwen3")) as llm,
+        Engine.over(ScriptedBackend(["Yes."]), ChatTemplate(None, family="qwen3")) as llm,
         pytest.raises(RequestError, match="loaded without a projector"),
     ):
         llm.chat([user("What is this?", CAT)])

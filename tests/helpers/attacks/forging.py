@@ -11,7 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -29,6 +29,7 @@ from engine.llama.vocab import LlamaVocab
 from engine.runtime.cache.control_tokens import ControlTokens
 from engine.support.errors import EngineError, RequestError, TemplateError
 from engine.turns.embedding import Embedder, VectorSettings
+from engine.turns.model_parts import ModelParts
 from engine.turns.raw import infill_prompt
 from engine.turns.scoring import Scorer
 from engine.types.media import Image, Media
@@ -483,8 +484,12 @@ class TextProbe:
 
     def _asked(self, one: str, other: str, around: tuple[str, str]) -> Iterator[tuple[str, list[int]]]:
         """Yields the tokens of every place that the two texts can stand in."""
-        service, scorer = self._service, Scorer(self._service)
-        embedder = Embedder(service, (), None)
+        service, no_turns = self._service, cast("Any", None)
+
+        def lease() -> AbstractContextManager[ModelParts]:
+            return nullcontext(ModelParts(service, no_turns, None))
+
+        scorer, embedder = Scorer(lease), Embedder(lease)
         template = f"{around[0]}{{document}}{around[1]} {{query}}{around[0]}"
         calls: dict[str, Callable[[], object]] = {
             "embed": lambda: embedder.start([one, other], VectorSettings()),

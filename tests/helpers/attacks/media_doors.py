@@ -74,7 +74,9 @@ def bomb(kind: str) -> bytes:
 def engine(*replies: str, projector: bool) -> Engine:
     backend = ScriptedBackend(list(replies), vocab=VOCAB, projector=Takes() if projector else None)
     template = ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens)
-    return Engine(backend, template, options=LoopOptions(media_urls=MediaUrls(max_links=100) if projector else None))
+    return Engine.over(
+        backend, template, options=LoopOptions(media_urls=MediaUrls(max_links=100) if projector else None)
+    )
 
 
 class Asked(NamedTuple):

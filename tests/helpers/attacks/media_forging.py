@@ -10,6 +10,7 @@ from pathlib import Path
 
 from attacks.forging import MEDIA_MARKERS, Probe, specials
 from cases import media_talks
+from fakes.inside import parts
 from files.projector_files import KINDS, media, write_model, write_projector
 
 from engine import Engine
@@ -38,7 +39,7 @@ class SeeingProbe(Probe):
     that a turn is made of."""
 
     def __init__(self, source: Path, llm: Engine, name: str) -> None:
-        self._service = llm._service  # pyright: ignore[reportPrivateUsage]
+        self._service = parts(llm).service  # pyright: ignore[reportPrivateUsage]
         shown = media(KINDS[name])
         units = [part for part in self._service._prompts.units(shown) if isinstance(part, MediaChunk)]  # pyright: ignore[reportPrivateUsage]
         self.expected = {"a unit": SHOWN * len(units), "a row": SHOWN * sum(unit.rows for unit in units)}

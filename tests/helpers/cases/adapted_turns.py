@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fakes.inside import parts
 from numpy.typing import NDArray
 
 from engine import Completion, Engine, Message
@@ -95,7 +96,7 @@ class Turn:
 def converse(llm: Engine, sets: Mapping[str, Set], turns: int, at_once: int = 4) -> list[Turn]:
     """Hold two conversations with each set, `at_once` of them at a time, in random order; all ask the same."""
     rng, made = random.Random(4), list[Turn]()
-    runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
+    runner: Any = parts(llm).service._runner  # pyright: ignore[reportPrivateUsage]
     submit, requests = runner.submit, list[Request]()
 
     def recorded(request: Request) -> None:

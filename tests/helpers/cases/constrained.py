@@ -62,9 +62,9 @@ def engine_of(turn: Turn, thought: str = THOUGHT, guess: Callable[[str], str] | 
         lambda prompt: _rest(script, prompt, thought), vocab=vocab, n_ctx=16_000, n_batch=4096, rewrite=True
     )
     if guess is None:
-        return Engine(backend, template)
+        return Engine.over(backend, template)
     draft = ScriptedBackend(guess, vocab=vocab, n_ctx=16_000, n_batch=4096)
-    return Engine(backend, template, draft=draft, options=LoopOptions(draft_max=8))
+    return Engine.over(backend, template, draft=draft, options=LoopOptions(draft_max=8))
 
 
 def options_of(turn: Turn) -> dict[str, Any]:

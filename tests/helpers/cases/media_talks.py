@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fakes.inside import parts
 from files.projector_files import KINDS, Bare, Kind, media, write_model, write_projector
 from numpy.typing import NDArray
 
@@ -96,7 +97,7 @@ def talk(name: str, paths: tuple[Path, Path], turns: int, *, isolated: bool = Fa
     """Hold conversations about `PICTURES` pictures, `AT_ONCE` at a time; every tenth turn or so is cancelled."""
     encoded: list[object] = []
     with opened(paths, n_ctx=2048, n_sequences=AT_ONCE, kv_unified=False, isolated=isolated) as llm:
-        runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
+        runner: Any = parts(llm).service._runner  # pyright: ignore[reportPrivateUsage]
         if not isolated:
             projector = runner._backend.projector
             encode = projector._encoded
@@ -182,10 +183,10 @@ def _likeliest(logits: NDArray[np.float32]) -> NDArray[np.float64]:
 
 def _parts(llm: Engine, messages: Sequence[Message]) -> list[Sequence[int] | Media]:
     """The prompt as the bare loop takes it."""
-    parts: list[Sequence[int] | Media] = []
+    found: list[Sequence[int] | Media] = []
     for piece in llm.render(messages).pieces:
         if isinstance(piece, MediaPiece):
-            parts.append(piece.media)
+            found.append(piece.media)
         elif piece.text:
-            parts.append(llm._service.vocab.encode((piece,), add_bos=False))  # pyright: ignore[reportPrivateUsage]
-    return parts
+            found.append(parts(llm).service.vocab.encode((piece,), add_bos=False))
+    return found

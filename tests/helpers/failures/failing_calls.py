@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from fakes.inside import parts
 
 from engine import Engine
 from engine.support.errors import DecodeError, EngineError
@@ -95,7 +96,7 @@ class Kind:
 
 
 def runner_of(llm: Engine) -> Any:
-    return llm._service._runner  # pyright: ignore[reportPrivateUsage]
+    return parts(llm).service._runner  # pyright: ignore[reportPrivateUsage]
 
 
 def backend_of(llm: Engine) -> Any:

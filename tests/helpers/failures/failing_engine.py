@@ -33,6 +33,7 @@ from failures.failing_calls import (
     vocab,
 )
 from failures.failing_child import Failed
+from fakes.inside import parts
 from files import projector_files
 
 from engine import Engine, StateStore
@@ -144,7 +145,7 @@ def projector(name: str, failure: Failure) -> Install:
     """A function of mtmd fails, as the projector calls it; pictures that were read are forgotten."""
 
     def install(llm: Engine, breaker: Breaker, patch: pytest.MonkeyPatch) -> None:
-        service: Any = llm._service  # pyright: ignore[reportPrivateUsage]
+        service: Any = parts(llm).service  # pyright: ignore[reportPrivateUsage]
         service._prompts._projected.cache_clear()
         own = backend_of(llm).projector
         own._cached.clear()

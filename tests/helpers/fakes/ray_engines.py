@@ -30,7 +30,7 @@ def _scripted(folder: Path | None, delay: float, n_sequences: int) -> Engine:
     if folder is not None:
         (folder / str(os.getpid())).touch()
     backend = ScriptedBackend(_reply, vocab=ByteVocab(["<|im_start|>"]), n_sequences=n_sequences, delay=delay)
-    return Engine(backend, ChatTemplate(None, family="qwen3"))
+    return Engine.over(backend, ChatTemplate(None, family="qwen3"))
 
 
 def counting(folder: Path, dies_at: int | None) -> Callable[[], Engine]:
@@ -48,7 +48,7 @@ def _counting(folder: Path, dies_at: int | None) -> Engine:
         return _reply(prompt)
 
     backend = ScriptedBackend(reply, vocab=ByteVocab(["<|im_start|>"]), n_sequences=4)
-    return Engine(backend, ChatTemplate(None, family="qwen3"))
+    return Engine.over(backend, ChatTemplate(None, family="qwen3"))
 
 
 class TellingWorker(RayWorker):
@@ -58,7 +58,7 @@ class TellingWorker(RayWorker):
         def load(_: object, **options: Any) -> Engine:
             text = said(f"threads {options['n_threads']}")
             backend = ScriptedBackend(lambda _: text, vocab=ByteVocab(["<|im_start|>"]))
-            return Engine(backend, ChatTemplate(None, family="qwen3"))
+            return Engine.over(backend, ChatTemplate(None, family="qwen3"))
 
         with patch.object(Engine, "load", load):
             return super().__call__(batch)

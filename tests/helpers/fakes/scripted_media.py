@@ -59,7 +59,7 @@ def opened(
 ) -> tuple[Engine, ScriptedBackend]:
     backend = ScriptedBackend(reply, vocab=VOCAB, projector=projector or Projector(), **options)
     template = ChatTemplate(TEMPLATE, family="hermes", control_tokens=VOCAB.control_tokens)
-    return Engine(backend, template, options=LoopOptions(states=states)), backend
+    return Engine.over(backend, template, options=LoopOptions(states=states)), backend
 
 
 def asked(*shades: int, text: str = "What is this?") -> list[dict[str, Any]]:

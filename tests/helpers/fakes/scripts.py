@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fakes.inside import parts
+
 from engine import ChatTemplate, Engine
 from engine.runtime.loop.config import LoopOptions
 from engine.testing.scripted import ByteVocab, ScriptedBackend
@@ -20,12 +22,12 @@ def scripted(
 ) -> Engine:
     """An engine whose markers are control tokens."""
     template = ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens)
-    return Engine(ScriptedBackend(replies, vocab=VOCAB, **backend), template, seed=seed, options=options)
+    return Engine.over(ScriptedBackend(replies, vocab=VOCAB, **backend), template, seed=seed, options=options)
 
 
 def backend_of(llm: Engine) -> ScriptedBackend:
     """The script under an engine."""
-    runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
+    runner: Any = parts(llm).service._runner  # pyright: ignore[reportPrivateUsage]
     backend = runner._backend
     assert isinstance(backend, ScriptedBackend)
     return backend
@@ -33,7 +35,7 @@ def backend_of(llm: Engine) -> ScriptedBackend:
 
 def plain(*replies: str, **backend: Any) -> Engine:
     """An engine whose markers are text, which writes these one after the other."""
-    return Engine(ScriptedBackend(list(replies), **backend), ChatTemplate(None, family="qwen3"))
+    return Engine.over(ScriptedBackend(list(replies), **backend), ChatTemplate(None, family="qwen3"))
 
 
 def said(*calls: str) -> str:

@@ -51,7 +51,7 @@ def pictures(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pictures]:
 def seeing(*replies: str, urls: MediaUrls | None = MediaUrls()) -> Engine:  # noqa: B008 - frozen
     backend = ScriptedBackend(list(replies), vocab=VOCAB, projector=Sees())
     template = ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens)
-    return Engine(backend, template, options=LoopOptions(media_urls=urls))
+    return Engine.over(backend, template, options=LoopOptions(media_urls=urls))
 
 
 def seen(llm: Engine) -> list[bytes]:
@@ -86,7 +86,7 @@ def test_a_link_is_read_by_an_engine_that_may(pictures: Pictures) -> None:
     with scripted(["No."]) as llm, pytest.raises(RequestError, match=r"media_urls=MediaUrls\(\)"):
         llm.chat(ASKED)
     options = LoopOptions(media_urls=MediaUrls())
-    blind = Engine(ScriptedBackend(["No."]), ChatTemplate(None, family="qwen3"), options=options)
+    blind = Engine.over(ScriptedBackend(["No."]), ChatTemplate(None, family="qwen3"), options=options)
     with blind, pytest.raises(RequestError, match="load it with a projector"):
         blind.chat(ASKED)
     assert len(pictures.requests) == 2
