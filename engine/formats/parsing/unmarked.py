@@ -1,11 +1,12 @@
 """Calls without any markers: JSON, or a pythonic list, that names a declared tool."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
-from engine.formats.families import ToolSyntax
+from engine.formats.families import JsonSyntax, PythonicSyntax, ToolSyntax
 from engine.formats.parsing.emitter import Emitter
 from engine.formats.parsing.json_reader import JsonReader, Outcome
 from engine.formats.parsing.lookahead import BareTrial
@@ -39,8 +40,11 @@ class Demands:
         return self.choice not in ("auto", "none")
 
 
-_STRING = re.compile(r'"([^"\\]*)("?)')
-_SPACE = re.compile(r"\s*")
+_MEMBER = re.compile(
+    r'\s*(?:"(?P<key>[^"\\]*)(?P<key_ends>"\s*(?::\s*'
+    r'(?:(?P<brace>\{)|"(?P<value>[^"\\]*)(?P<ends>"\s*(?P<comma>,)?)?)?)?)?)?'
+)
+"""As much as there is of a member: its key, and the beginning of an object or a string."""
 _NAME = re.compile(rf"\[\s*({IN_NAME}*)")
 _OPENING = re.compile(r"\(\s*(?:\)|\w+\s*=(?!=)|[\"'\[{\-\d])")
 _MAYBE_OPENING = re.compile(r"\s*(?:\(\s*(?:\w+\s*)?)?")
@@ -79,32 +83,28 @@ class BareCalls:
     def __init__(
         self, reader: Reader, emitter: Emitter, syntax: ToolSyntax | None, spelling: Spelling, demands: Demands
     ) -> None:
-        choice = demands.choice
-
         def read(inner: Reader, made: Emitter) -> Gen[None]:
             return BareCalls(inner, made, syntax, spelling, demands).read()
 
-        self._own = syntax is not None and is_bare(syntax)
-        self._may_answer = demands.json or demands.drops
-        self._is_cut = False
+        json = syntax if isinstance(syntax, JsonSyntax) else None
         closer = spelling.mark(syntax.section[1]).text if syntax is not None else ""
+        self._reader, self._emitter = reader, emitter
         self._trial = partial(BareTrial, reader, emitter, spelling, read, closer=closer)
-        json = syntax if syntax is not None and syntax.shape == "json" else PLAIN
-        self._syntax = json.model_copy(update={"section": ("", ""), "code": ("", ""), "bare": True})
-        unmarked = Section(reader, emitter, self._syntax, spelling)
-        self._reader = reader
-        self._emitter = emitter
         self._tools: Mapping[str, Tool] = emitter.tools or {}
+        self._own = syntax is not None and is_bare(syntax)
+        self._demanded, self._may_answer = demands.demanded, demands.json or demands.drops
+        self._is_cut = False
+        self._named = demands.choice.name if isinstance(demands.choice, ToolName) else None
+        self._syntax = (json or PLAIN).model_copy(update={"section": ("", ""), "code": ("", ""), "bare": True})
+        unmarked = Section(reader, emitter, self._syntax, spelling)
         self._objects = JsonShape(unmarked, self._syntax)
         self._json = JsonReader(reader)
-        self._list = PythonicShape(unmarked) if syntax is not None and syntax.shape == "pythonic" else None
-        self._demanded = choice not in ("auto", "none")
+        self._list = PythonicShape(unmarked) if isinstance(syntax, PythonicSyntax) else None
         # Families that write bare JSON or lists may also write a list of it; for others a list is a call only if one is
         # demanded.
-        self._in_lists = syntax is not None and syntax.shape == "json" and (syntax.bare or syntax.several == "list")
-        self._named = choice.name if isinstance(choice, ToolName) else None
-        answers = syntax is None or (syntax.shape == "json" and syntax.answers)
-        self._answers = answers and not (demands.json or demands.drops or self._named)
+        self._in_lists = json is not None and (json.bare or json.several == "list")
+        answers = json.answers if json is not None else syntax is None
+        self._answers = answers and not (self._may_answer or self._named)
 
     def read(self) -> Gen[None]:
         """Read the calls at the front of the buffer."""
@@ -212,37 +212,19 @@ class BareCalls:
         if lists is not None:
             rest = text[lists.end() :]
             return self._lists_an_object(rest) if rest.startswith("[") else (None if not rest else False)
-        if self._syntax.name_is_key:
-            return self._begins_with_a_tool(text)
-        allowed = (*self._syntax.name_fields, *self._syntax.id_fields, "type", *WRAPPERS, "tool_calls")
-        at = 1
-        while True:
-            key, at = _string_at(text, at, allowed)
-            if key is None:
-                return None if at < 0 else False
-            at = _skip(text, at, ":")
-            if at < 0 or at >= len(text):
-                return None if at != -2 else False
-            if key in WRAPPERS and text[at] == "{":
-                at += 1
-                continue
-            named = key in self._syntax.name_fields
-            value, at = _string_at(text, at, tuple(self._tools) if named else None)
-            if value is None:
-                return None if at < 0 else False
-            if named:
-                return value in self._tools
-            at = _skip(text, at, ",")
-            if at < 0:
-                return None if at != -2 else False
-
-    def _begins_with_a_tool(self, text: str) -> bool | None:
-        """The same if the tool's name is the object's only key."""
-        key, at = _string_at(text, 1, tuple(self._tools))
-        at = _skip(text, at, ":") if key is not None else at
-        if at == len(text) or at == -1:
-            return None
-        return key is not None and at > 0 and text[at] == "{"
+        syntax, is_key = self._syntax, self._syntax.name_is_key
+        before = (*syntax.name_fields, *syntax.id_fields, "type", *WRAPPERS, "tool_calls")
+        for key, value in _members(text):
+            known = key.is_one_of(self._tools if is_key else before)
+            if known is not True or value is None:
+                return None if known else known
+            if is_key:
+                return value is _BRACE
+            if value is _BRACE and key.text not in WRAPPERS:
+                return False
+            if key.text in syntax.name_fields:
+                return value.is_one_of(self._tools)
+        return False
 
     def _lists_a_tool(self, text: str) -> bool | None:
         if self._demanded or self._in_lists:
@@ -266,35 +248,37 @@ class BareCalls:
         return self._names_a_tool(inside) if inside else None
 
 
-def _skip(text: str, at: int, expected: str) -> int:
-    """Returns the position after the expected character and white space; -1 if the text ends, -2 at another
-    character."""
-    match = _SPACE.match(text, at)
-    at = match.end() if match else at
-    if at == len(text):
-        return -1
-    if text[at] != expected:
-        return -2
-    match = _SPACE.match(text, at + 1)
-    return match.end() if match else at + 1
+class _Word(NamedTuple):
+    """The inside of a short string; `ends`: its closing quotation mark is there."""
+
+    text: str
+    ends: bool = True
+
+    def is_one_of(self, words: Iterable[str]) -> bool | None:
+        """Whether it is one of the words; None while it may become one."""
+        if self.ends:
+            return self.text in words
+        return None if any(word.startswith(self.text) for word in words) else False
 
 
-def _string_at(text: str, at: int, allowed: tuple[str, ...] | None) -> tuple[str | None, int]:
-    """Returns the short string at this position and the position after it.
+_BRACE = _Word("{")
+"""In place of a value: an object begins."""
 
-    (None, -1): the text ends inside a string that may still be allowed; (None, 0): there is no string, or it is not
-    allowed.
-    """
-    space = _SPACE.match(text, at)
-    at = space.end() if space else at
-    if at == len(text):
-        return None, -1
-    found = _STRING.match(text, at)
-    if found is None:
-        return None, 0
-    content, closed = found.groups()
-    if not closed:
-        cut = found.end() == len(text)
-        possible = allowed is None or any(option.startswith(content) for option in allowed)
-        return (None, -1) if cut and possible else (None, 0)
-    return (content, found.end()) if allowed is None or content in allowed else (None, 0)
+
+def _members(text: str) -> Iterator[tuple[_Word, _Word | None]]:
+    """Yields the keys and values at the front of an object that may be unfinished, as far as the values are short
+    strings; a value that is an object is followed by its members. The last value is None if it has not begun. Ends
+    where something else follows."""
+    at, goes_on = 1, True
+    while goes_on:
+        found = _MEMBER.match(text, at)
+        assert found is not None  # it matches every text
+        key, value = found["key"] or "", found["value"]
+        at, is_last = found.end(), found.end() == len(text)
+        goes_on = bool(found["brace"] or found["comma"])
+        if goes_on or found["ends"]:
+            yield _Word(key), _BRACE if value is None else _Word(value)
+        elif is_last:
+            yield _Word(key, found["key_ends"] is not None), None if value is None else _Word(value, ends=False)
+        if is_last and not goes_on:
+            yield _Word("", ends=False), None
