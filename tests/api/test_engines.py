@@ -434,8 +434,8 @@ def test_between_two_turns_another_model_may_have_the_memory() -> None:
 
         run = llm.run("Ask the other: hello", [ask_other], temperature=0, tool_choice="required")
         assert [len(step.completion.tool_calls) for step in run.steps] == [1, 0]
-        rows = [number for number, answer in llm.generate_iter(["a", "b", "c"] * 4, **few) if ask_other(str(answer))]
-        assert len(rows) == 12
+        answers = [answer for _, answer in llm.generate_iter(["a", "b", "c"] * 4, **few) if ask_other(str(answer))]
+        assert [getattr(answer, "finish_reason", answer) for answer in answers] == ["length"] * 12
         decided = [each for each in llm.decide_iter(["x", "y"] * 4, "It is so.") if ask_other(str(each))]
         assert len(decided) == 8
         talk = llm.conversation()
