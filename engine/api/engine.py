@@ -149,20 +149,18 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         - `model`: a path, or a model on the Hugging Face Hub, downloaded unless it is there: "owner/repo:Q4_K_M",
           "owner/repo" (a quantisation that fits is chosen and logged), "owner/repo/file.gguf"; or "smollm2", a real
           model of 98 MB (the extra `smollm2`). Default: the built-in model.
-        - `n_ctx`: the most tokens that one conversation may hold, answers included. Default: 8,192 or the training
-          length, or what fits into memory.
-        - `n_sequences`: how many conversations are decoded at once, from one pool. Default: 4, or what fits.
+        - `n_ctx`: the most tokens of one conversation, answers included. Default: 8,192, or less.
         - `n_gpu_layers`: layers to offload, -1 for all. Default: as many as fit into the devices' free memory.
+        - `n_sequences`: how many conversations are decoded at once, from one pool. Default: 4, or what fits.
         - `type_k`, `type_v`: precision of the KV cache; "q8_0" takes half of the memory. Default: "f16".
-        - `seed`: of every turn that gives none. Default: random.
-        - `adapters`: LoRA adapters by name, which turns then name. Default: none.
         - `projector`: the model's file for pictures and sounds (mmproj); "auto" finds it. Default: none.
         - `draft`: who guesses the next tokens, verified in one decode: "ngram" from the conversation, "mtp" by the
           model's own head, a smaller model (a path, a Hub name, an open Engine), or "auto". Default: none.
+        - `adapters`: LoRA adapters by name, which turns then name. Default: none.
+        - `seed`: of every turn that gives none. Default: random.
         - `chat_template`: its text, or the path of a .jinja file. Default: the model's own.
         - `family`, or `response_template` (Hugging Face's): the format of the output. Default: found by the template.
-        - `preflight`: try the options and the files in a child first, so that a native fault does not end this process.
-          Default: True.
+        - `preflight`: try options and files in a child first, which a native fault then ends. Default: True.
         - `isolated`: run the model in a child: a native fault ends only that, and it is started again (requests that
           had shown a part of their answer fail); logits processors must then be functions of a module. Default: False.
         - `progress`: gets 0.0 to 1.0, in another thread; False stops the load.
@@ -246,18 +244,18 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         - `response_format`: what the answer must be: a type, whose value is then `.parsed`; `Choice(["yes", "no"])`,
           `JsonSchema({...})`, `Regex(...)`. Default: any text.
         - `temperature`: 0 takes the likeliest token each time. Default: `llm.sampling`.
-        - `top_k`, `top_p`, `min_p`: which unlikely tokens are never drawn. Default: `llm.sampling`.
-        - `seed`: of the random draws. Default: the engine's, or random.
         - `max_tokens`: the most tokens, reasoning included. Default: up to the end of the context.
-        - `stop`: texts that end the answer where they occur. Default: none.
         - `reasoning`: True, False, "low", "medium" or "high". Default: the model's.
-        - `reasoning_budget`: the most reasoning tokens; then the answer follows. Default: no limit.
         - `tool_choice`: "auto", "none", "required" (one is called) or `ToolName(name="...")`. Default: "auto".
-        - `adapters`: the LoRA adapters that compute it, `["name"]` or `{"name": 0.5}`. Default: none.
-        - `cache_salt`: a text for each caller whose prompts others must not guess. Default: none.
+        - `seed`: of the random draws. Default: the engine's, or random.
+        - `stop`: texts that end the answer where they occur. Default: none.
+        - `top_k`, `top_p`, `min_p`: which unlikely tokens are never drawn. Default: `llm.sampling`.
+        - `reasoning_budget`: the most reasoning tokens; then the answer follows. Default: no limit.
         - `overflow`: "error" refuses a prompt that is too long, "truncate_oldest" drops its oldest turns. Default:
           "error".
         - `deadline`: seconds until the turn ends as it is. Default: none.
+        - `adapters`: the LoRA adapters that compute it, `["name"]` or `{"name": 0.5}`. Default: none.
+        - `cache_salt`: a text for each caller whose prompts others must not guess. Default: none.
 
         `achat` is the same for an event loop. Raises what `stream` raises.
         """

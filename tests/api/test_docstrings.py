@@ -2,8 +2,10 @@
 
 import doctest
 import inspect
+import pydoc
 import re
 from collections.abc import Callable, Iterator
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,13 @@ def test_a_default_is_the_one_of_the_options_page(method: Callable[..., Any], op
             continue
         found = re.search(rf"^\| [^|\n]*`{name}`[^|\n]* \|([^|\n]*)\|", page, re.MULTILINE)
         assert found is None or figures(default) == figures(found[1]), name
+
+
+@pytest.mark.parametrize("method", [each for each, _ in LISTS], ids=["load", "chat", "run"])
+def test_its_help_fits_a_screen(method: Callable[..., Any]) -> None:
+    """Forty lines of 120 characters, the signature too."""
+    lines = pydoc.plain(pydoc.render_doc(method)).splitlines()[1:]
+    assert sum(ceil(max(len(line), 1) / 120) for line in lines) <= 40
 
 
 def figures(text: str) -> set[str]:
