@@ -42,24 +42,24 @@ class Waiting:
 
 @dataclass(eq=False, slots=True)
 class Load(Generic[R]):
-    """A model in memory, or on its way there (`engine` is None). `calls` need it now, of which `holds` keep it for a
-    whole block; `used`: when it was used last, as a growing number."""
+    """A model in memory, or on its way there (`engine` is None; `filler` loads it). `users` need it now, and those that
+    map to True keep it for a whole block; `used`: when it was used last, as a growing number."""
 
     name: str
     size: Size
+    filler: "Ticket[R] | None" = None
     engine: R | None = None
-    calls: int = 0
-    holds: int = 0
+    users: "dict[Ticket[R], bool]" = field(default_factory=dict["Ticket[R]", bool])
     used: int = 0
 
     @property
     def busy(self) -> bool:
-        return self.engine is None or bool(self.calls) or self.engine.in_use
+        return self.engine is None or bool(self.users) or self.engine.in_use
 
     @property
     def held(self) -> bool:
         """Whether it stays for as long as its user likes, not only until what it computes is done."""
-        return bool(self.holds) or (self.engine is not None and self.engine.is_pinned)
+        return any(self.users.values()) or (self.engine is not None and self.engine.is_pinned)
 
 
 @dataclass(eq=False, slots=True)
@@ -109,27 +109,27 @@ class Admission(Generic[R]):
         self.loads: dict[str, Load[R]] = {}
         self.pinned: set[str] = set()
         self.closed = False
-        self._leaving: list[Load[R]] = []
+        self.leaving: dict[Load[R], Ticket[R] | None] = {}
+        """Those whose memory is freed now, with whose ticket they were unloaded."""
         self._uses = itertools.count(1)
 
     @property
     def used(self) -> Size:
         """What the models in memory take, those on their way in or out included."""
         with self.lock:
-            return total(load.size for load in (*self.loads.values(), *self._leaving))
+            return total(load.size for load in {**dict.fromkeys(self.loads.values()), **self.leaving})
 
-    def admit(self, ticket: Ticket[R], unload: list[Load[R]], *, hold: bool) -> Load[R] | None:
+    def admit(self, ticket: Ticket[R], *, hold: bool) -> Load[R] | None:
         """Returns the model of a ticket with its use counted, loaded or (without an engine) to be loaded by the caller;
-        None if it has to wait. `unload` then lists what the caller has to unload before it tries again. Raises
+        None if it has to wait. What is then `leaving`, the caller has to unload before it tries again. Raises
         EngineError once closed, ModelLoadError for a model that can never fit."""
-        load = self._admitted(ticket, unload)
+        load = self._admitted(ticket)
         if load is not None:
-            load.calls += 1
-            load.holds += hold
+            load.users[ticket] = hold
             load.used = next(self._uses)
         return load
 
-    def _admitted(self, ticket: Ticket[R], unload: list[Load[R]]) -> Load[R] | None:
+    def _admitted(self, ticket: Ticket[R]) -> Load[R] | None:
         if self.closed:
             raise EngineError("These engines are closed; make them again.")
         load = self.loads.get(ticket.name)
@@ -137,16 +137,16 @@ class Admission(Generic[R]):
         if load is not None and load.engine is None:
             return None  # another request loads it
         if load is not None and load.engine is not None and load.engine.closed:  # by its user, or its process died
-            unload.append(self.leave(load))
+            self.leave(load, ticket)
             return None
         missing = ticket.size.minus(load.size if load else Size(0))
         if load is not None and missing.within(Size(0)):
             return None if self._gives_way(load, ticket) else load
         self._check_possible(ticket)
-        if not self._has_room(ticket, missing, unload):
+        if not self._has_room(ticket, missing):
             return None
         if load is None:
-            load = self.loads[ticket.name] = Load(ticket.name, ticket.size)
+            load = self.loads[ticket.name] = Load(ticket.name, ticket.size, ticket)
         load.size = ticket.size
         return load
 
@@ -157,15 +157,15 @@ class Admission(Generic[R]):
         """Whether a model is wanted out by somebody who waited before this ticket."""
         return not self._kept(load) and any(load in (each.victims or ()) for each in self.queue.before(ticket))
 
-    def _has_room(self, ticket: Ticket[R], missing: Size, unload: list[Load[R]]) -> bool:
-        """Whether `missing` fits now. Otherwise note what is in the way; if nobody uses that, list it in `unload`."""
+    def _has_room(self, ticket: Ticket[R], missing: Size) -> bool:
+        """Whether `missing` fits now. Otherwise note what is in the way; if nobody uses that, it leaves."""
         free = self.budget.minus(self.used)
         earlier = [each.name for each in self.queue.before(ticket) if each.victims is not None]
         if not earlier and missing.within(free):
             return True
         others = [load for load in self.loads.values() if load.name != ticket.name]
         evictable = sorted((load for load in others if not self._kept(load)), key=lambda load: (load.busy, load.used))
-        coming = free.plus(total(load.size for load in self._leaving))
+        coming = free.plus(total(load.size for load in self.leaving))
         victims: list[Load[R]] = []
         while not missing.within(coming) and len(victims) < len(evictable):
             victims.append(evictable[len(victims)])
@@ -173,8 +173,9 @@ class Admission(Generic[R]):
         if missing.within(coming):
             ticket.victims = frozenset(victims)
             if not earlier and not any(load.busy for load in victims):
-                unload += map(self.leave, victims)
-        behind = victims or [load for load in others if self._kept(load)] or self._leaving
+                for load in victims:
+                    self.leave(load, ticket)
+        behind = victims or [load for load in others if self._kept(load)] or self.leaving
         names = tuple(dict.fromkeys([*earlier, *(load.name for load in behind)]))
         ticket.waiting = Waiting(ticket.name, missing, free, names)
         return False
@@ -197,24 +198,24 @@ class Admission(Generic[R]):
             f"{f' beside {beside}' if kept else ''}; {way}."
         )
 
-    def leave(self, load: Load[R]) -> Load[R]:
-        """Take a model out of those in memory, and return it; its bytes count until it is `gone`."""
+    def leave(self, load: Load[R], ticket: Ticket[R] | None = None) -> None:
+        """Take a model out of those in memory; its bytes count until it is `gone`."""
+        self.leaving[load] = ticket
         del self.loads[load.name]
-        self._leaving.append(load)
-        return load
 
     def gone(self, load: Load[R]) -> None:
-        """Count a model's bytes no more."""
-        self._leaving.remove(load)
+        """Count a model's bytes no more. Needs no lock."""
+        self.leaving.pop(load, None)
         self.queue.ring()
 
-    def failed(self, load: Load[R]) -> None:
-        """Count a model no more that could not be loaded."""
-        if self.loads.get(load.name) is load:
-            del self.loads[load.name]
-
-    def release(self, load: Load[R], *, hold: bool) -> None:
-        """End a use."""
-        load.calls -= 1
-        load.holds -= hold
+    def release(self, ticket: Ticket[R]) -> None:
+        """End all that a ticket has: its place in the queue, its use of a model, and a load that it did not finish. May
+        be called again, also where it was interrupted."""
+        self.queue.tickets.pop(ticket, None)
+        for load in (*self.loads.values(), *self.leaving):
+            load.users.pop(ticket, None)
+            if load.filler is ticket and load.engine is None:
+                if self.loads.get(load.name) is load:
+                    del self.loads[load.name]
+                self.leaving.pop(load, None)
         self.queue.ring()

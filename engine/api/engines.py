@@ -24,6 +24,7 @@ from engine.llama.plan.plan import Machine, Plan, this_machine
 from engine.runtime.cache.state_store import StateStore
 from engine.runtime.loop.config import KEPT_STATES
 from engine.runtime.loop.metrics import Metrics
+from engine.support.afterwards import Afterwards
 from engine.support.display import counted
 from engine.support.errors import (
     ContextOverflowError,
@@ -64,9 +65,10 @@ _Load: TypeAlias = Load[Loaded]
 
 
 class _Held(threading.local):
-    """What the `use` blocks around the caller keep in memory."""
+    """What the `use` blocks around the caller keep in memory, by their tickets."""
 
-    loads: tuple[_Load, ...] = ()
+    def __init__(self) -> None:
+        self.loads: dict[Ticket[Loaded], _Load] = {}
 
 
 _held = _Held()
@@ -197,14 +199,21 @@ class _Model:
         if seeing is not None:
             options["projector"] = seeing.path
         model, revision = self._exactly(file.path)
-        loaded = Engine.load(model, revision=revision, **options).source
-        assert isinstance(loaded, Loaded), "it is of its own"
-        if self._memory is not None:
-            loaded.turns.memory = self._memory
-        self._memory = loaded.turns.memory
-        loaded.service.when_idle(changed)
-        self.loads += 1
-        return loaded
+        engine: Engine | None = None
+        try:
+            engine = Engine.load(model, revision=revision, **options)
+            loaded = engine.source
+            assert isinstance(loaded, Loaded), "it is of its own"
+            if self._memory is not None:
+                loaded.turns.memory = self._memory
+            self._memory = loaded.turns.memory
+            loaded.service.when_idle(changed)
+            self.loads += 1
+            return loaded
+        except BaseException:
+            if engine is not None:
+                engine.close()
+            raise
 
 
 class Engines(NotCopied, Mapping[str, EngineHandle]):
@@ -301,14 +310,11 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
     def use(self, name: str, *, timeout: float | None = None) -> Generator[EngineHandle]:
         """Keep a model in memory for a block, and give its engine. `timeout`: as for all, unless given. Raises what
         `Engine.load` raises, ModelLoadError for a model that can never fit, WaitTimeoutError."""
-        load = self._acquire(name, timeout=timeout, hold=True)
-        mine = _held.loads
-        _held.loads = (*mine, load)
-        try:
+        ticket = self._ticket(name)
+        done = Afterwards(lambda: (_held.loads.pop(ticket, None), self._release(ticket)))
+        with done, done:
+            _held.loads[ticket] = self._acquire(ticket, timeout, hold=True)
             yield self._handles[name]
-        finally:
-            _held.loads = mine
-            self._release(load, hold=True)
 
     @asynccontextmanager
     async def ause(  # the limit holds in the thread that waits, too
@@ -318,23 +324,29 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> AsyncGenerator[EngineHandle]:
         """`use` for an event loop, `async with`: the model is waited for and loaded in another thread."""
-        load = await off_loop_or_undo(
-            lambda: self._acquire(name, timeout=timeout, hold=True), partial(self._release, hold=True)
-        )
-        try:
+        ticket = await off_loop(self._ticket, name)
+
+        def acquire() -> None:
+            try:
+                self._acquire(ticket, timeout, hold=True)
+            except BaseException:
+                self._release(ticket)
+                raise
+
+        await off_loop_or_undo(acquire, lambda _: self._release(ticket))
+        done = Afterwards(partial(self._release, ticket))
+        with done, done:
             yield self._handles[name]
-        finally:
-            self._release(load, hold=True)
 
     @contextmanager
     def lease(self, name: str, *, vectors: bool = False) -> Generator[Loaded]:
         """Keep a model in memory for one call. `vectors`: with a context for vectors. Raises what `use` raises."""
-        load = self._acquire(name, vectors=vectors)
-        try:
+        ticket = self._ticket(name, vectors=vectors)
+        done = Afterwards(partial(self._release, ticket))
+        with done, done:
+            load = self._acquire(ticket)
             assert load.engine is not None, "it was filled"
             yield load.engine
-        finally:
-            self._release(load)
 
     def load(self, name: str) -> EngineHandle:
         """Load a model now, so that its next use need not wait. Raises what `use` raises."""
@@ -347,15 +359,12 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
 
     def unload(self, name: str) -> bool:
         """Unload a model, unless it is in use; returns whether it is out of memory."""
-        admission = self._admission
-        with admission.lock:
-            if (load := admission.loads.get(self._model(name).name)) is None:
-                return True
-            if load.busy:
-                return False
-            admission.leave(load)
-        self._unload([load])
-        return True
+        admission, done = self._admission, Afterwards(self._unload)
+        with done, done, admission.lock:
+            load = admission.loads.get(self._model(name).name)
+            if load is not None and not load.busy:
+                admission.leave(load)
+        return load is None or admission.loads.get(name) is not load
 
     def pin(self, name: str) -> None:
         """Never unload this model to make room, until `unpin`. It is not loaded by this."""
@@ -369,10 +378,11 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
     def close(self) -> None:
         """Cancel what runs and free the memory of all models; who waits gets an error. Can be called more than once."""
         admission = self._admission
-        with admission.lock:
+        done = Afterwards(self._unload)
+        with done, done, admission.lock:
             admission.closed = True
-            loads = [admission.leave(load) for load in list(admission.loads.values())]
-        self._unload(loads)
+            for load in list(admission.loads.values()):
+                admission.leave(load)
 
     async def aclose(self) -> None:
         """`close` for an event loop."""
@@ -399,23 +409,25 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
             raise RequestError(_unknown(name, self._models))
         return model
 
-    def _acquire(self, name: str, *, vectors: bool = False, hold: bool = False, timeout: float | None = None) -> _Load:
+    def _ticket(self, name: str, *, vectors: bool = False) -> Ticket[Loaded]:
+        """Returns what a caller takes a model with. All that it takes is noted under its ticket, so that `_release`
+        gives it back, whatever line an interrupt came at."""
+        return Ticket(name, self._model(name).size(vectors=vectors), tuple(_held.loads.values()))
+
+    def _acquire(self, ticket: Ticket[Loaded], timeout: float | None = None, *, hold: bool = False) -> _Load:
         """Returns a model in memory, which stays there until `_release`. Waits, and loads it, as necessary."""
-        queue, model = self._admission.queue, self._model(name)
-        ticket = Ticket(name, model.size(vectors=vectors), _held.loads)
+        queue = self._admission.queue
         timeout = self._timeout if timeout is None else timeout
         end = None if timeout is None else time.monotonic() + timeout
         told = False
         queue.tickets[ticket] = None
-        try:
-            while (load := self._try(ticket, hold=hold)) is None:
-                if ticket.waiting is not None and not told:
-                    told = True
-                    self._tell(ticket.waiting)
-                _wait(ticket, end)
-        finally:
-            queue.tickets.pop(ticket, None)
-            queue.ring()
+        while (load := self._try(ticket, hold=hold)) is None:
+            if ticket.waiting is not None and not told:
+                told = True
+                self._tell(ticket.waiting)
+            _wait(ticket, end)
+        queue.tickets.pop(ticket, None)
+        queue.ring()
         if load.engine is None:
             self._fill(load)
         return load
@@ -424,47 +436,49 @@ class Engines(NotCopied, Mapping[str, EngineHandle]):
         """`admit`, once what has to be unloaded for it is unloaded."""
         while True:
             ticket.bell.clear()
-            unload: list[_Load] = []
             with self._admission.lock:
-                load = self._admission.admit(ticket, unload, hold=hold)
-            if not unload:
+                load = self._admission.admit(ticket, hold=hold)
+            if load is not None or not self._admission.leaving:
                 return load
-            self._unload(unload)
+            self._unload()
 
-    def _unload(self, loads: Iterable[_Load]) -> None:
-        """Free the memory of models that have left."""
-        for load in loads:
+    def _unload(self) -> None:
+        """Free the memory of models that leave: all of them, since whoever began it may have been interrupted."""
+        for load in tuple(self._admission.leaving):
             try:
                 if load.engine is not None:
                     load.engine.close()
                     self._models[load.name].metrics = load.engine.metrics
                     _log.info("%r was unloaded: %s", load.name, load.size)
-            finally:
-                with self._admission.lock:
-                    self._admission.gone(load)
+                self._admission.gone(load)
+            except Exception:
+                self._admission.gone(load)
+                raise
 
     def _fill(self, load: _Load) -> None:
         """Load the weights. If that fails, the model is as before, and the next request tries again."""
         admission = self._admission
         _log.info("%r is loaded: %s", load.name, load.size)
+        engine: Loaded | None = None
         try:
             engine = self._models[load.name].loaded(lambda: not admission.closed, admission.queue.ring)
             with admission.lock:
                 load.engine = engine
                 if not admission.closed:
                     return
-            engine.close()
             raise EngineError("These engines were closed while the model was loaded; make them again.")
         except BaseException:
-            with admission.lock:
-                admission.failed(load)
+            if engine is not None:
+                engine.close()
             raise
         finally:
             admission.queue.ring()
 
-    def _release(self, load: _Load, *, hold: bool = False) -> None:
+    def _release(self, ticket: Ticket[Loaded]) -> None:
         with self._admission.lock:
-            self._admission.release(load, hold=hold)
+            self._admission.release(ticket)
+        if ticket in self._admission.leaving.values():  # whom an interrupt kept from unloading them
+            self._unload()
 
     def _tell(self, waiting: Waiting) -> None:
         _log.info("%s", waiting)

@@ -383,7 +383,7 @@ class IsolatedRunner:
         if isinstance(order, LoadAdapter):
             self._adapters.append(order)
         elif isinstance(order, DropAdapter):
-            self._adapters.remove(next(loaded for loaded in self._adapters if loaded.digest == order.digest))
+            self._adapters = [loaded for loaded in self._adapters if loaded.key != order.key]
 
 
 class _Source:

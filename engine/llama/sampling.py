@@ -220,7 +220,20 @@ class LlamaSampler:
         """Draw from a row's logits and accept the token. The logits are unchanged afterwards. `mask`: only tokens whose
         bits are set may be drawn, as if the others had no probability before any filter.
 
-        Raises DecodeError("nan") if the logits are not numbers, RequestError if no token may be drawn."""
+        Raises DecodeError("nan") if the model's logits are not numbers, RequestError if no token may be drawn, and if
+        they are no numbers only behind what the request does to them."""
+        try:
+            return self._draw(context, row, logits, mask)
+        except DecodeError as error:
+            if self._bias is None and not self._processors and self._forbidden is None:
+                raise
+            best(logits)  # they are again as the model computed them
+            raise RequestError(
+                "A logits processor, logit_bias or bad_words left no token to draw: no number, or -inf for each. Leave "
+                "at least one token a number."
+            ) from error
+
+    def _draw(self, context: int, row: int, logits: "NDArray[np.float32]", mask: "Mask | None") -> int:
         self._check_open()
         undo: list[tuple[Any, Any]] = []
         if self._processors:

@@ -542,30 +542,31 @@ class Stub:
 
 def admitted(admission: Admission[Stub], ticket: Ticket[Stub]) -> tuple[Load[Stub] | None, list[str]]:
     admission.queue.tickets[ticket] = None
-    unload: list[Load[Stub]] = []
-    load = admission.admit(ticket, unload, hold=False)
+    load = admission.admit(ticket, hold=False)
     if load is not None:
         load.engine = load.engine or Stub()
         del admission.queue.tickets[ticket]
-    for each in unload:
+    leaving = list(admission.leaving)
+    for each in leaving:
         admission.gone(each)
-    return load, [each.name for each in unload]
+    return load, [each.name for each in leaving]
 
 
 def test_bytes_count_until_they_are_freed_and_devices_count_by_themselves() -> None:
     admission = Admission[Stub](Size(10, 5))
-    first, _ = admitted(admission, Ticket("a", Size(4, 5)))
+    user = Ticket[Stub]("a", Size(4, 5))
+    first, _ = admitted(admission, user)
     assert first is not None
     waiting = Ticket[Stub]("b", Size(1, 1))
     assert admitted(admission, waiting) == (None, [])
     assert waiting.waiting == Waiting("b", Size(1, 1), Size(6, 0), ("a",))
-    admission.release(first, hold=False)
-    unload: list[Load[Stub]] = []
-    assert admission.admit(waiting, unload, hold=False) is None
-    assert (unload, admission.used, admission.loads) == ([first], Size(4, 5), {})
-    assert admission.admit(waiting, [], hold=False) is None, "its memory is not free yet"
+    admission.release(user)
+    admission.queue.tickets[waiting] = None
+    assert admission.admit(waiting, hold=False) is None
+    assert (list(admission.leaving), admission.used, admission.loads) == ([first], Size(4, 5), {})
+    assert admission.admit(waiting, hold=False) is None, "its memory is not free yet"
     admission.gone(first)
-    assert admission.admit(waiting, [], hold=False) is not None
+    assert admission.admit(waiting, hold=False) is not None
     assert admission.used == Size(1, 1)
 
 
@@ -573,7 +574,7 @@ def test_a_request_that_waits_for_a_block_keeps_nobody_else_from_what_is_free() 
     admission = Admission[Stub](Size(10))
     big, _ = admitted(admission, Ticket("big", Size(7)))
     assert big is not None
-    big.holds = 1
+    big.users = dict.fromkeys(big.users, True)
     assert admitted(admission, Ticket("other", Size(6))) == (None, [])
     small, _ = admitted(admission, Ticket("small", Size(3)))
     assert small is not None
@@ -582,11 +583,10 @@ def test_a_request_that_waits_for_a_block_keeps_nobody_else_from_what_is_free() 
 
 def test_the_least_recently_used_of_those_that_nobody_uses_goes() -> None:
     admission = Admission[Stub](Size(3))
-    loads = {name: admitted(admission, Ticket(name, Size(1)))[0] for name in "abc"}
+    tickets = {name: Ticket[Stub](name, Size(1)) for name in "abc"}
+    loads = {name: admitted(admission, ticket)[0] for name, ticket in tickets.items()}
     for name in "bca":
-        load = loads[name]
-        assert load is not None
-        admission.release(load, hold=False)
+        admission.release(tickets[name])
     again, _ = admitted(admission, Ticket("a", Size(1)))
     assert again is loads["a"]
     assert admitted(admission, Ticket("d", Size(1))) == (None, ["b"])

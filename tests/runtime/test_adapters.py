@@ -34,7 +34,7 @@ def bench(tmp_path: Path, **options: object) -> Bench:
     made = Bench(**options)  # pyright: ignore[reportArgumentType]
     (tmp_path / "any").touch()
     for number, digest in enumerate("abc"):
-        made.loop.change_adapters(LoadAdapter(-1 - number, digest, tmp_path / "any"))
+        made.loop.change_adapters(LoadAdapter(-1 - number, digest, tmp_path / "any", number))
     made.collect()
     return made
 
@@ -188,9 +188,10 @@ def info(name: str, digest: str, path: Path, invocation: tuple[int, ...] = ()) -
 @pytest.fixture
 def names(tmp_path: Path) -> AdapterNames:
     made = AdapterNames()
-    for name, digest, invocation in (("one", "1", ()), ("two", "2", ()), ("late", "3", (7, 8)), ("same", "1", ())):
-        made.reserve(name)
-        made.settle(name, info(name, digest, tmp_path, invocation))
+    adapters = (("one", "1", ()), ("two", "2", ()), ("late", "3", (7, 8)), ("same", "1", ()))
+    for key, (name, digest, invocation) in enumerate(adapters):
+        made.reserve(name, key)
+        made.settle(info(name, digest, tmp_path, invocation), key)
     return made
 
 
@@ -239,12 +240,15 @@ def test_what_is_no_set_of_adapters_names_those_that_are_loaded(
 
 def test_a_name_is_taken_once(names: AdapterNames) -> None:
     with pytest.raises(RequestError, match="There is an adapter 'one' already"):
-        names.reserve("one")
-    names.reserve("new")
+        names.reserve("one", 10)
+    names.reserve("new", 11)
     with pytest.raises(RequestError, match="'new' already"):
-        names.reserve("new")
-    names.settle("new", None)
-    names.reserve("new")
+        names.reserve("new", 12)
+    names.remove("new", 12)
+    with pytest.raises(RequestError, match="'new' already"):
+        names.reserve("new", 12)
+    names.remove("new", 11)
+    names.reserve("new", 12)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 from failures import failing_requests
 from fakes.doubles import Bench, echo
 
+from engine.runtime.loop import sequence
 from engine.runtime.loop.backend import Row
 from engine.support.errors import DecodeError, EngineError
 
@@ -61,7 +62,8 @@ class Spoiled:
 
 @pytest.mark.parametrize("shared", [False, True], ids=["buffers", "pool"])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_script_whose_cells_are_spoiled(seed: int, shared: bool) -> None:
+def test_a_script_whose_cells_are_spoiled(seed: int, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequence, "ANSWER", 0)  # admission would have them wait for room in the pool
     chance = random.Random(seed)
     bench = Bench(echo, n_ctx=256, n_batch=16, n_sequences=3, kv_tokens=400 if shared else None)
     spoiled = Spoiled(bench, chance, shared=shared)
@@ -91,6 +93,24 @@ def test_a_script_whose_cells_are_spoiled(seed: int, shared: bool) -> None:
         spoiled.failing = True
 
 
+def test_whom_others_spoil_often_is_not_ended_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequence, "ANSWER", 0)
+    bench = Bench(echo, n_ctx=256, n_batch=16, n_sequences=3, kv_tokens=400)
+    spoiled = Spoiled(bench, random.Random(1), shared=True)
+    spoiled.failing = False
+    long = bench.submit("long " + "x" * 60)
+    bench.step(8)
+    ended = 0
+    for number in range(60):
+        guilty = bench.submit(f"{number}!")
+        while not bench.replies.get(guilty) or not bench.replies[guilty][-1].final:
+            bench.step()
+        ended += bench.replies[guilty][-1].error is not None
+    assert ended > 20
+    bench.run()
+    assert bench.completion(long).content == "re: long " + "x" * 60
+
+
 def test_nothing_starts_beside_a_request_that_is_computed_alone() -> None:
     bench = Bench(echo)
     first = bench.submit("one")
@@ -98,7 +118,7 @@ def test_nothing_starts_beside_a_request_that_is_computed_alone() -> None:
     loop: Any = bench.loop
     loop._scheduler.running[0].alone = True
     second = bench.submit("two")
-    bench.step(3)
+    bench.step()
     assert len(loop._scheduler.running) == 1
     bench.run()
     assert [bench.completion(id_).content for id_ in (first, second)] == ["re: one", "re: two"]

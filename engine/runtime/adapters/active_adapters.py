@@ -1,7 +1,7 @@
 """The adapters that a backend holds, and those of them that are in force."""
 
 import logging
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection
 from pathlib import Path
 
@@ -14,17 +14,18 @@ _log = logging.getLogger("engine.runner")
 
 class LoadedAdapters:
     """Loads, changes and frees the adapters of a backend. Only the engine's thread uses it. `in_force`: those that the
-    next decode computes with. `leaving`: those to be freed once no request uses them, by the id of the drop."""
+    next decode computes with. `leaving`: those to be freed once no request uses them, with their keys, by the id of
+    the drop."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._names: Counter[str] = Counter()
-        self.leaving: dict[int, str] = {}
+        self._keys: defaultdict[str, set[int]] = defaultdict(set)
+        self.leaving: dict[int, tuple[str, int]] = {}
         self.in_force: Scales = ()
 
     def check(self, adapters: Adapters) -> None:
         """Raise RequestError for an adapter that was dropped after it was named."""
-        if any(not self._names[digest] for digest, _ in adapters.scales):
+        if any(not self._keys[digest] for digest, _ in adapters.scales):
             raise RequestError("An adapter of this request was dropped before the request began; load it again.")
 
     def use(self, scales: Scales) -> None:
@@ -33,22 +34,22 @@ class LoadedAdapters:
             self._backend.adapt(scales)
             self.in_force = scales
 
-    def load(self, digest: str, path: Path) -> None:
-        """Load a file, unless it is loaded under another name. Raises EngineError if llama.cpp refuses it."""
-        if not self._names[digest]:
+    def load(self, digest: str, path: Path, key: int) -> None:
+        """Load a file, unless it is loaded with another key. Raises EngineError if llama.cpp refuses it."""
+        if not self._keys[digest]:
             self._backend.load_adapter(digest, path)
-        self._names[digest] += 1
+        self._keys[digest].add(key)
 
-    def drop(self, id_: int, digest: str) -> None:
+    def drop(self, id_: int, digest: str, key: int) -> None:
         """Let `settle` free the adapter, and return this id then."""
-        self.leaving[id_] = digest
+        self.leaving[id_] = digest, key
 
     def settle(self, used: Collection[str]) -> list[int]:
         """Free the adapters that are dropped and that no request uses; returns the ids of the drops that are done. One
         that cannot be taken out of force stays loaded until the next call. `used`: the adapters of all requests."""
         done: list[int] = []
-        for id_, digest in list(self.leaving.items()):
-            if self._names[digest] == 1:
+        for id_, (digest, key) in list(self.leaving.items()):
+            if self._keys[digest] == {key}:
                 if digest in used:
                     continue
                 try:
@@ -58,7 +59,7 @@ class LoadedAdapters:
                 except EngineError as error:
                     _log.warning("An adapter was not freed, which is tried again later: %s", error)
                     continue
-            self._names[digest] = max(0, self._names[digest] - 1)
+            self._keys[digest].discard(key)
             del self.leaving[id_]
             done.append(id_)
         return done

@@ -69,18 +69,21 @@ class AdapterInfo:
 
 
 class LoadAdapter(NamedTuple):
-    """Load the adapter in this file, or count another name for it; the reply has this id."""
+    """Load the adapter in this file, unless another name has it; the reply has this id. `key`: what drops it again."""
 
     id: int
     digest: str
     path: Path
+    key: int
 
 
 class DropAdapter(NamedTuple):
-    """Free the adapter, if it has no other name, once no request uses it; then reply under this id."""
+    """Free what was loaded with this `key`, if it has no other, once no request uses it; then reply under this id.
+    Where nothing was, nothing is freed, so it may be asked again."""
 
     id: int
     digest: str
+    key: int
 
 
 class AdapterNames:
@@ -88,7 +91,7 @@ class AdapterNames:
 
     def __init__(self) -> None:
         self._known: dict[str, AdapterInfo] = {}
-        self._coming: set[str] = set()
+        self._keys: dict[str, int] = {}  # of those that are about to be loaded, too
         self._lock = threading.Lock()
 
     @property
@@ -97,26 +100,31 @@ class AdapterNames:
         with self._lock:
             return dict(self._known)
 
-    def reserve(self, name: str) -> None:
-        """Take a name for an adapter that is about to be loaded; `settle` follows. Raises RequestError if it is
-        taken."""
+    def reserve(self, name: str, key: int) -> None:
+        """Take a name for an adapter that is about to be loaded; `settle` or `remove` follows. Raises RequestError if
+        it is taken."""
         with self._lock:
-            if name in self._known or name in self._coming:
+            if self._keys.setdefault(name, key) != key:
                 raise RequestError(f"There is an adapter {shown(name)} already; drop it first, or use another name.")
-            self._coming.add(name)
 
-    def settle(self, name: str, adapter: AdapterInfo | None) -> None:
-        """Let turns use the adapter; None: it was not loaded, and its name is free again."""
+    def settle(self, adapter: AdapterInfo, key: int) -> None:
+        """Let turns use the adapter."""
         with self._lock:
-            self._coming.discard(name)
-            if adapter is not None:
-                self._known[name] = adapter
+            if self._keys.setdefault(adapter.name, key) == key:
+                self._known[adapter.name] = adapter
 
-    def remove(self, name: str) -> AdapterInfo:
-        """Refuse turns that name this adapter from now on. Raises RequestError if there is none."""
+    def named(self, name: str) -> tuple[AdapterInfo, int]:
+        """Returns an adapter and its key. Raises RequestError if there is none."""
         with self._lock:
             _ = self._checked([name])
-            return self._known.pop(name)
+            return self._known[name], self._keys[name]
+
+    def remove(self, name: str, key: int) -> None:
+        """Refuse turns that name this adapter from now on, and let the name be free again, if this key still has it."""
+        with self._lock:
+            if self._keys.get(name) == key:
+                self._known.pop(name, None)
+                del self._keys[name]
 
     def chosen(self, named: AdaptersLike | None, tokens: Sequence[int]) -> Adapters:
         """Returns what computes a prompt of these tokens. An activated LoRA applies from the last place of its

@@ -36,6 +36,8 @@ from engine.types.sampling import FinishReason
 _log = logging.getLogger("engine.runner")
 _STRIKES = 3
 """Failed decodes in a row after which a request ends with the error."""
+_DOUBTS = 20
+"""How often logits may be no numbers where no request is to blame for it, before that ends those that have them."""
 _ABORTS = 20
 """Aborted decodes in a row after which a request ends: a cancellation aborts one."""
 
@@ -136,11 +138,11 @@ class Loop:
     def change_adapters(self, order: LoadAdapter | DropAdapter) -> None:
         """Load an adapter, or free one as soon as no request uses it; replies when that is done."""
         if isinstance(order, DropAdapter):
-            self._adapters.drop(order.id, order.digest)
+            self._adapters.drop(order.id, order.digest, order.key)
             self._settle_adapters()
             return
         try:
-            self._adapters.load(order.digest, order.path)
+            self._adapters.load(order.digest, order.path, order.key)
         except BaseException as error:  # noqa: BLE001 - a file that cannot be loaded ends this request only
             self._replies.refuse(order.id, contained(error))
         else:
@@ -221,11 +223,9 @@ class Loop:
         urgent requests are preempted."""
         if self._deadlines:
             self._expire()
-        if self._spoiled and not self._scheduler.running:
-            _log.warning("logits were not numbers: all that the context held is overwritten, so that it spoils nothing")
-            self.cache.wipe()
-            self._spoiled, self._admit_again = False, True
-        if self._admit_again and not self._spoiled:
+        if self._spoiled:
+            self._wipe()
+        if self._admit_again:
             self._admit()
         if self._seeing and self._encoder is not None:
             for state, error in self._encoder.serve(self._scheduler.running):
@@ -246,6 +246,16 @@ class Loop:
             else:
                 self._give_way()
         return batches
+
+    def _wipe(self) -> None:
+        """Overwrite all that the context holds. Whatever runs begins again behind those that are computed alone: nobody
+        waits for the end of an answer."""
+        _log.warning("logits were not numbers: all that the context held is overwritten, so that it spoils nothing")
+        for state in self._scheduler.running:
+            self.cache.drop(state.sequence)
+            self._scheduler.preempt(state)
+        self.cache.wipe()
+        self._spoiled, self._admit_again = False, True
 
     def _decode(self, chunks: Sequence[Chunk]) -> bool:
         """Evaluate these chunks in one batch. Returns False if that failed, after handling the failure."""
@@ -295,10 +305,9 @@ class Loop:
         doubtful = self._draw(due, constrained=constrained)
         if self._drafts is not None and self._drafts.follow is not None:
             self._drafts.follow(chunks)
-        for state in doubtful:  # again, alone and in memory that was overwritten: others may have spoiled it
+        for state in doubtful:  # again, alone and in memory that is overwritten: others may have spoiled it
             state.alone = self._spoiled = True
-            self.cache.drop(state.sequence)
-            self._scheduler.preempt(state)
+            state.doubts += 1
 
     def _draw(
         self, due: Sequence[tuple[SequenceState, int, tuple[int, ...]]], *, constrained: bool
@@ -315,12 +324,31 @@ class Loop:
                     finish = "length"
                 if finish is not None:
                     self._finish(state, finish)
+                elif state.alone:
+                    self._cleared(state)
             except BaseException as error:  # noqa: BLE001 - a draw's failure (logits, parser) is this request's alone
-                if _is_nan(error) and not state.alone:
+                if _is_nan(error) and not state.alone and state.doubts < _DOUBTS:
                     doubtful.append(state)
                 else:
                     self._finish(state, "error", contained(error))
+                    if _is_nan(error):
+                        self._convicted()
         return doubtful
+
+    def _cleared(self, state: SequenceState) -> None:
+        """It is not to blame: others go on, and it does as soon as all that are in doubt were computed alone."""
+        state.alone = False
+        self._admit_again = True
+        if self._scheduler.doubts:
+            self.cache.release(state.sequence)
+            self._scheduler.preempt(state)
+
+    def _convicted(self) -> None:
+        """A request that was alone is to blame: what it computed is overwritten, and the others were in doubt for its
+        sake."""
+        self._spoiled = True
+        for state in self._states.values():
+            state.doubts = 0
 
     def _guess(self) -> None:
         """Let the requests that decode guess their next tokens. Wrong guesses are cut off again, so there are none for
@@ -411,7 +439,6 @@ class Loop:
     def _finish(self, state: SequenceState, reason: FinishReason, error: Exception | None = None) -> None:
         """End the request; what it evaluated stays in the cache for others, unless it failed."""
         id_ = state.request.id
-        self._spoiled = self._spoiled or _is_nan(error)
         self._scheduler.remove(state)
         if state.sequence >= 0:
             self._leave(state, reason, error)

@@ -117,11 +117,17 @@ class Scheduler:
 
     @property
     def waiting(self) -> tuple[SequenceState, ...]:
-        """Those that may start, in this order: none beside one that is computed alone."""
+        """Those that may start, in this order: one that is computed alone before all others, and none beside it."""
         if any(state.alone for state in self._running):
             return ()
-        number = next((number for number, state in enumerate(self._waiting) if state.alone), len(self._waiting))
-        return tuple(self._waiting[: number or int(not self._running)])
+        if self.doubts:
+            return () if self._running else (next(state for state in self._waiting if state.alone),)
+        return tuple(self._waiting)
+
+    @property
+    def doubts(self) -> bool:
+        """Whether one waits that is computed alone."""
+        return any(state.alone for state in self._waiting)
 
     @property
     def running(self) -> tuple[SequenceState, ...]:

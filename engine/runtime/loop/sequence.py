@@ -26,7 +26,8 @@ class SequenceState:
     last one. `marks`: the positions for checkpoints, ascending. `draft`: guesses at the next tokens, evaluated along
     with the last one; `drafts`: what earlier ones came to. `events` and `logprobs` came since the last reply,
     `prefilled` is the progress that the next reply reports. `rows`: those of `next_unit`, once it is encoded;
-    the first `begun` of them are evaluated. `alone`: its logits were not numbers once, so nothing runs beside it.
+    the first `begun` of them are evaluated. `alone`: its logits were not numbers, so nothing runs beside it until they
+    are; `doubts`: how often that was.
     """
 
     request: Request
@@ -52,6 +53,7 @@ class SequenceState:
     strikes: int = 0
     aborts: int = 0
     alone: bool = False
+    doubts: int = 0
 
     @property
     def pending(self) -> int:

@@ -1,10 +1,8 @@
 """Vectors that the engine's thread makes, waited for in a thread or in an event loop."""
 
 from collections.abc import Callable, Generator
-from queue import Empty
 from typing import Any
 
-from engine.runtime.loop.request import Reply
 from engine.runtime.stream.embed_queue import Vectors
 from engine.runtime.stream.stream import OutputQueue
 from engine.support.errors import EngineError
@@ -19,7 +17,6 @@ class PendingVectors:
         self._queue = queue
         self._cancel = cancel
         self._check = check
-        self._reply: Reply | None = None
 
     def cancel(self) -> None:
         """End the request; `result` then raises EngineError."""
@@ -31,13 +28,12 @@ class PendingVectors:
         try:
             if not self._queue.over.is_set():
                 self._check()
-            self._reply = self._reply or self._queue.replies.get(timeout=timeout)
-        except BaseException as error:
+            if not self._queue.over.wait(timeout):
+                raise TimeoutError(f"There were no vectors after {timeout} s, so the request was cancelled.")
+        except BaseException:
             self.cancel()
-            if isinstance(error, Empty):
-                raise TimeoutError(f"There were no vectors after {timeout} s, so the request was cancelled.") from None
             raise
-        return _vectors(self._reply)
+        return _vectors(self._queue)
 
     def __await__(self) -> Generator[Any, None, Vectors]:
         """`result` for an event loop."""
@@ -56,11 +52,12 @@ class PendingVectors:
         except BaseException:
             self.cancel()
             raise
-        self._reply = self._reply or queue.replies.get_nowait()
-        return _vectors(self._reply)
+        return _vectors(queue)
 
 
-def _vectors(reply: Reply) -> Vectors:
+def _vectors(queue: OutputQueue) -> Vectors:
+    reply = queue.replies[-1]
+    assert reply is not None, "no stream takes them"
     if reply.vectors is None:
         raise reply.error or EngineError("The vectors were not made.")
     return reply.vectors

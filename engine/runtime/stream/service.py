@@ -74,13 +74,13 @@ class Service:
             self._runner = reader = backend.runner(self._post.deliver, options)
         else:
             self._runner, reader = Runner(backend, self._post.deliver, options, draft), backend.projector
+        weakref.finalize(self, _close, self._home, self._runner.close)
         self._prompts = PromptTokens(
             backend.vocab,
             self._turns,
             reader.read if reader is not None and self.info.media else None,
             self.info.media,
         )
-        weakref.finalize(self, _close, self._home, self._runner.close)
 
     @property
     def capacity(self) -> int:
@@ -169,11 +169,8 @@ class Service:
         starts = self._prompts.turn_starts(tokens, turn.prompt)
         adapters = self._adapters.chosen(settings.adapters, tokens).salted(settings.cache_salt)
         request = turn.crossing(next(self._ids), tokens, limits, starts, adapters, media)
-        stream = self._start(request, OutputQueue(turn, tokens, settings.progress))
-        if turn.claims:
-            runner = self._runner
-            stream.claim = KeepAlive(lambda: runner.unpin(request.id))
-        return stream
+        claim = KeepAlive(partial(self._runner.unpin, request.id)) if turn.claims else None
+        return self._start(request, OutputQueue(turn, tokens, settings.progress), claim)
 
     def pin(
         self,
@@ -197,13 +194,18 @@ class Service:
         id_, progress = next(self._ids), settings.progress
         chosen = self._adapters.chosen(settings.adapters, tokens).salted(settings.cache_salt)
         request = Request(id_, tokens, reports=progress is not None, adapters=chosen, media=media, pin=True)
-        stream = self._start(request, OutputQueue(None, tokens, progress))
-        if stream.result().finish_reason != "stop":
+        prefix = PinnedPrefix(len(tokens), partial(_unpin, self._runner, self._post, id_))
+        try:
+            self._post.pins.add(id_)
+            if self._start(request, OutputQueue(None, tokens, progress)).result().finish_reason == "stop":
+                return prefix
             raise EngineError(
                 "The prefix was not pinned: progress() stopped it, or the engine was closed. Pin it again."
             )
-        self._post.pins.add(id_)
-        return PinnedPrefix(len(tokens), partial(_unpin, self._runner, self._post, id_))
+        except BaseException:  # it may be evaluated all the same, or be about to be
+            self._runner.cancel(id_)
+            prefix.release()
+            raise
 
     def score(
         self,
@@ -250,26 +252,32 @@ class Service:
         EngineError if llama.cpp refuses its file."""
         self.check_open()
         check_generates(self.info)
-        self._adapters.reserve(adapter.name)
-        loaded, digest = None, adapter.digest
+        key, digest = next(self._ids), adapter.digest
         try:
-            self._reply(lambda id_: self._runner.ask(LoadAdapter(id_, digest, adapter.path)))
-            loaded = adapter
-        except KeyboardInterrupt:  # it may be loaded all the same
-            self._runner.ask(DropAdapter(next(self._ids), digest))
+            self._adapters.reserve(adapter.name, key)
+            self._reply(lambda id_: self._runner.ask(LoadAdapter(id_, digest, adapter.path, key)))
+            self._adapters.settle(adapter, key)
+        except BaseException as error:
+            self._adapters.remove(adapter.name, key)
+            if not isinstance(error, Exception):  # an interrupt: it may be loaded all the same
+                self._runner.ask(DropAdapter(next(self._ids), digest, key))
             raise
-        finally:
-            self._adapters.settle(adapter.name, loaded)
 
     def drop_adapter(self, name: str) -> None:
         """Refuse turns that name this adapter, wait for those that use it, and free it. Raises RequestError if there is
         none."""
         self.check_open()
-        adapter = self._adapters.remove(name)
+        adapter, key = self._adapters.named(name)
         try:
-            self._reply(lambda id_: self._runner.ask(DropAdapter(id_, adapter.digest)))
+            self._adapters.remove(name, key)
+            self._reply(lambda id_: self._runner.ask(DropAdapter(id_, adapter.digest, key)))
         except QueueFullError:
-            self._adapters.settle(name, adapter)
+            self._adapters.settle(adapter, key)
+            raise
+        except BaseException as error:
+            if not isinstance(error, Exception):  # an interrupt: it is dropped all the same
+                self._adapters.remove(name, key)
+                self._runner.ask(DropAdapter(next(self._ids), adapter.digest, key))
             raise
 
     def embed(
@@ -280,46 +288,50 @@ class Service:
         self.check_open()
         id_ = next(self._ids)
         request = Embed(id_, tuple(tokens_of(self.vocab, text) for text in texts), tail, truncate, ranks, head)
-        queue = self._post.open(id_, OutputQueue())
         try:
+            queue = self._post.open(id_, OutputQueue())
+            pending = PendingVectors(queue, lambda: self._cancel(id_), self._check_wait)
             self._runner.ask(request)
+            belongs_to_call(pending)
+            return pending
         except BaseException:
             self._post.shut(id_)
             self._runner.cancel(id_)
             raise
-        pending = PendingVectors(queue, lambda: self._cancel(id_), self._check_wait)
-        belongs_to_call(pending)
-        return pending
 
-    def _reply(self, send: Callable[[int], None]) -> Reply:
-        """Returns the only reply to what `send` sends under the id that it gets. Raises the error in it."""
+    def _reply(self, send: Callable[[int], None]) -> None:
+        """Wait for the only reply to what `send` sends under the id that it gets. Raises the error in it."""
         self._check_wait()
         id_ = next(self._ids)
-        queue = self._post.open(id_, OutputQueue())
         try:
+            queue = self._post.open(id_, OutputQueue())
             send(id_)
+            queue.over.wait()
         except BaseException:
             self._post.shut(id_)
             raise
-        reply = queue.replies.get()
+        reply = queue.replies[-1]
+        assert reply is not None, "no stream takes it"
         if reply.events[-1] != Finished("stop"):
             raise reply.error or EngineError("The engine was closed before this was done.")
-        return reply
 
-    def _start(self, request: Request, queue: OutputQueue) -> Stream:
+    def _start(self, request: Request, queue: OutputQueue, claim: "KeepAlive | None" = None) -> Stream:
+        """Send a request, and return its stream. An interrupt at any line leaves nothing open, also where its traceback
+        keeps all objects: hence the one `try` around all that is done."""
         runner, id_ = self._runner, request.id
-        self._post.open(id_, queue)
-        queue.cancel = lambda: runner.cancel(id_)
-        # A stream refers to the service, to keep it alive; a queue, to which the service refers, must not.
-        stream = Stream(queue, lambda: self._cancel(id_), lambda: self._runner.end_reasoning(id_), self._check_wait)
         try:
+            self._post.open(id_, queue)
+            queue.cancel = lambda: runner.cancel(id_)
+            # A stream refers to the service, to keep it alive; a queue, to which the service refers, must not.
+            stream = Stream(queue, lambda: self._cancel(id_), lambda: self._runner.end_reasoning(id_), self._check_wait)
+            stream.claim = claim
             runner.submit(request)
+            belongs_to_call(stream)
+            return stream
         except BaseException:
             self._post.shut(id_)
             runner.cancel(id_)
             raise
-        belongs_to_call(stream)
-        return stream
 
     def _cancel(self, id_: int) -> None:
         if self._home.is_here:  # a fork must not end the streams of which it has copies
@@ -352,6 +364,7 @@ class PinnedPrefix:
 
     def __init__(self, tokens: int, release: Callable[[], None]) -> None:
         self.tokens = tokens
+        self._unpin = release
         self._release = weakref.finalize(self, release)
         self._release.atexit = False
 
@@ -359,8 +372,10 @@ class PinnedPrefix:
         return f"<PinnedPrefix: {counted(self.tokens, 'token')}{'' if self._release.alive else ', released'}>"
 
     def release(self) -> None:
-        """Allow the prefix to be forgotten when its room is needed; may be called twice."""
-        self._release()
+        """Allow the prefix to be forgotten when its room is needed; may be called twice, and again after an
+        interrupt."""
+        self._unpin()
+        self._release.detach()
 
     def __enter__(self) -> Self:
         return self
@@ -428,7 +443,8 @@ class _Deliveries:
                     self._settle(reply, queue)
             except Exception:  # noqa: BLE001 - whatever it is, this reader and the others are not kept waiting
                 _log.exception("A reply was delivered, but not counted or remembered.")
-            queue.replies.put(reply)
+            queue.replies.append(reply)
+            queue.bell.put(None)
             if reply.final:
                 queue.over.set()
             if queue.waits_for_end and not reply.final:
@@ -489,6 +505,8 @@ def _close(home: OwnerProcess, close: Callable[[], None]) -> None:
 
 
 def _unpin(runner: LoopHandle, post: _Deliveries, id_: int) -> None:
+    if id_ not in post.pins:
+        return
     runner.unpin(id_)
     post.pins.discard(id_)
     post.idle()

@@ -2,7 +2,6 @@
 
 import contextlib
 import threading
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -31,6 +30,7 @@ if TYPE_CHECKING:  # only readers in an event loop need it
 class OutputQueue:
     """Where the engine's thread leaves replies for one stream, and the future of a coroutine that waits for them.
 
+    `replies` are all that came, None for those that a stream has taken; `bell` gets something for each, after it.
     `over` is set when the final reply is there: a reader of the complete turn is woken once. `waits_for_end`: the
     future too waits only for the final reply. `turn` is the caller's (None: nothing is generated), and
     `tokens` are its prompt's. `received` collects its events for `turn.ended`; `fault` is the exception that
@@ -45,7 +45,8 @@ class OutputQueue:
     stopped: bool = False  # by `progress`
     cancel: Callable[[], None] = nothing
     fault: Exception | None = None
-    replies: SimpleQueue[Reply] = field(default_factory=SimpleQueue[Reply])
+    replies: list[Reply | None] = field(default_factory=list[Reply | None])
+    bell: SimpleQueue[None] = field(default_factory=SimpleQueue[None])
     over: threading.Event = field(default_factory=threading.Event)
     future: "asyncio.Future[None] | None" = None
     waits_for_end: bool = False
@@ -83,6 +84,9 @@ class Stream(TwoWayStream[Completion[Answer_co]], Generic[Answer_co]):
     `completion` holds what came before it.
     """
 
+    _final = True  # until it is made whole: there is nothing to cancel
+    _cancelled = False
+
     def __init__(
         self,
         queue: OutputQueue,
@@ -97,12 +101,12 @@ class Stream(TwoWayStream[Completion[Answer_co]], Generic[Answer_co]):
         self._check = check
         self._reads = queue.turn.reads if queue.turn is not None else None
         self._events: list[Event] = []
-        self._unread: deque[Event] = deque()
         self._logprobs: list[TokenLogprobs] = []
+        self._taken = (0, 0, 0)  # replies, and the events and log-probabilities that were in these
+        self._read = 0  # events
         self._error: Exception | None = None
         self._completion: Completion[Answer_co] | None = None
         self._final = False
-        self._cancelled = False
         self.claim: object = None
         """What keeps the turn's tokens in the cache while it is referenced, if the turn claims them."""
 
@@ -222,11 +226,10 @@ class Stream(TwoWayStream[Completion[Answer_co]], Generic[Answer_co]):
                 raise self._error
             if not self._final:
                 self._check()
-            if self._queue.replies.empty():
+            if not self._take():
                 return None
-            self._take(self._queue.replies.get())
-        events = list(self._unread)
-        self._unread.clear()
+        events = self._events[self._read :]
+        self._read = len(self._events)
         return events
 
     @property
@@ -244,18 +247,29 @@ class Stream(TwoWayStream[Completion[Answer_co]], Generic[Answer_co]):
             raise self._error
         return self.completion
 
-    def _take(self, reply: Reply) -> None:
+    @property
+    def _unread(self) -> bool:
+        return self._read < len(self._events)
+
+    def _take(self) -> bool:
+        """Take the next reply; returns whether one was there. An interrupt at any line loses nothing: what was not
+        taken whole is taken again."""
+        replies, (count, events, logprobs) = self._queue.replies, self._taken
+        if count == len(replies) or (reply := replies[count]) is None:
+            return False
+        del self._events[events:], self._logprobs[logprobs:]
         self._events += reply.events
-        self._unread.extend(reply.events)
         self._logprobs += reply.logprobs
         if reply.final:
             self._final, self._error = True, reply.error or self._queue.fault
+        self._taken = (count + 1, len(self._events), len(self._logprobs))
+        replies[count] = None
+        return True
 
     def _take_all(self) -> None:
         """Take the replies that are there already."""
-        replies = self._queue.replies
-        while not replies.empty():
-            self._take(replies.get())
+        while self._take():
+            pass
 
     def _next(self) -> Event:
         while not self._unread:
@@ -264,8 +278,10 @@ class Stream(TwoWayStream[Completion[Answer_co]], Generic[Answer_co]):
                     raise self._error
                 raise StopIteration
             self._check()
-            self._take(self._queue.replies.get())
-        return self._unread.popleft()
+            if not self._take():
+                self._queue.bell.get()
+        self._read += 1
+        return self._events[self._read - 1]
 
     async def _anext(self) -> Event:
         while not self._unread:
@@ -274,7 +290,8 @@ class Stream(TwoWayStream[Completion[Answer_co]], Generic[Answer_co]):
                     raise self._error
                 raise StopAsyncIteration
             await self._arrival()
-        return self._unread.popleft()
+        self._read += 1
+        return self._events[self._read - 1]
 
     async def _finish(self) -> Completion[Answer_co]:
         try:
@@ -299,7 +316,7 @@ class Stream(TwoWayStream[Completion[Answer_co]], Generic[Answer_co]):
         queue.waits_for_end = of_end
         queue.future = asyncio.get_running_loop().create_future()
         try:
-            if queue.over.is_set() if of_end else not queue.replies.empty():
+            if queue.over.is_set() if of_end else len(queue.replies) > self._taken[0]:
                 await asyncio.sleep(0)
             else:
                 keep_awake(queue.future)
@@ -342,4 +359,5 @@ class _Reader:
             raise
 
     def __del__(self) -> None:
-        self._stream.cancel()
+        if hasattr(self, "_stream"):  # it was made whole
+            self._stream.cancel()
