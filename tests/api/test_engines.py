@@ -33,6 +33,7 @@ from engine import (
 )
 from engine.api.admission import Admission, Load, Ticket
 from engine.api.budget import Size, budgeted
+from engine.api.source import Loaded
 from engine.llama.lib import Device
 from engine.llama.plan.plan import Machine
 
@@ -368,9 +369,9 @@ def test_every_method_leases_the_model_that_it_needs_once_a_turn(
     engines, leases = several("a", 1 << 30), list[str]()
     llm, acquire = engines["a"], Engines._acquire  # pyright: ignore[reportPrivateUsage]
 
-    def counted(self: Engines, name: str, **options: Any) -> Any:
-        leases.append(name)
-        return acquire(self, name, **options)
+    def counted(self: Engines, ticket: Ticket[Loaded], *given: Any, **options: Any) -> Any:
+        leases.append(ticket.name)
+        return acquire(self, ticket, *given, **options)
 
     monkeypatch.setattr(Engines, "_acquire", counted)
     # The options of many turns are checked once, and how many there may be at a time is asked once.
