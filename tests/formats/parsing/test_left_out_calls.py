@@ -4,9 +4,11 @@ if calls were read."""
 from typing import Any
 
 import pytest
-from cases.parsing_cases import Case, cases_where, feed_pieces, pieces, run, splits
+from cases.parsing_cases import TOOLS, Case, cases_where, families_where, feed_pieces, pieces, run, splits
+from fakes.small_models import mutants
 
-from engine.formats.families import WholeSyntax, builtin_families
+from engine.formats.families import Format, WholeSyntax, builtin_families
+from engine.formats.parsing import Parser
 from engine.types.completion import Completion
 from engine.types.events import ContentDelta, Event, Finished, ReasoningDelta, fold
 
@@ -38,6 +40,21 @@ def test_a_call_that_nobody_wanted_is_left_out_and_counted(case: Case) -> None:
         assert (left.reasoning, left.content) == (case.reasoning, case.content)
         assert left.usage.dropped_calls == len(case.calls)
         assert left.finish_reason == case.finish
+
+
+def _has_marks(format_: Format) -> bool:
+    tools = format_.tools
+    return tools is not None and not (isinstance(tools, WholeSyntax) and (tools.bare or not tools.section[0]))
+
+
+@families_where(_has_marks)
+def test_what_a_small_model_spoils_shows_no_more_than_where_calls_are_read(family: str) -> None:
+    for mutant in mutants(family):
+        read, left = (
+            fold(run(Parser(family, mutant.prefix, tools=TOOLS, **form), [mutant.output], mutant.finish))
+            for form in ({}, OWN_FORM)
+        )
+        assert (left.content, left.reasoning, left.tool_calls) == (read.content, read.reasoning, ()), mutant
 
 
 @cases_where(lambda case: not case.calls)

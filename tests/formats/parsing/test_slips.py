@@ -2,8 +2,9 @@
 
 import random
 
+import pytest
 from attacks.markup_values import families
-from attacks.slips import KINDS, drawn, judged
+from attacks.slips import KINDS, ODD_NAMES, drawn, judged, odd_name
 
 
 def test_no_slip_is_run_lost_or_read_by_its_cut() -> None:
@@ -22,3 +23,10 @@ def test_no_slip_is_run_lost_or_read_by_its_cut() -> None:
         "answer",
         "prose in a gap",
     }
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_tool_may_have_a_name_that_formats_use(name: str) -> None:
+    for family in families():
+        slip = odd_name(family, name, {"to": "Rome"})
+        assert not judged(slip), (judged(slip), slip)

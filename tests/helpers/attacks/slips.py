@@ -27,7 +27,7 @@ WIDTHS = (1, 3, 7, 1000)
 KEYS = ("arguments", "parameters", "args", "input", "params", "kwargs", "tool_input")
 """Under which models put a call's arguments; in other case too."""
 _PROPERTIES: Mapping[str, Any] = {"to": {"type": "string"}, "n": {"type": "integer"}}
-_ODD = (
+ODD_NAMES = (
     "name",
     "arguments",
     "function",
@@ -46,7 +46,7 @@ _ODD = (
 TOOLS = as_tools(
     [
         {"name": name, "parameters": {"type": "object", "properties": dict(_PROPERTIES)}}
-        for name in ("trip", "wipe", "wipe_cache", *_ODD)
+        for name in ("trip", "wipe", "wipe_cache", *ODD_NAMES)
     ]
 )
 _VALUES: tuple[Mapping[str, Any], ...] = ({"to": "Rome"}, {"n": 3}, {"to": "Oslo", "n": 12}, {"to": "a b\nc"})
@@ -177,8 +177,13 @@ def _name(family: str, format_: Format, chance: random.Random) -> Slip:
         output, name = _call(format_, "wipe_cache", {"to": "all"}), "wipe_cache"
         at = output.index(name)
         return Slip("name cut", family, output[: chance.randrange(at, at + len(name) + 1)])
-    name, values = chance.choice(_ODD), chance.choice(_VALUES[:3])
-    return Slip("odd name", family, _call(format_, name, values), ((name, values),), (name,))
+    return odd_name(family, chance.choice(ODD_NAMES), chance.choice(_VALUES[:3]))
+
+
+def odd_name(family: str, name: str, values: Mapping[str, Any]) -> Slip:
+    """A call of a tool with a name that formats use for other things, or with letters that are seldom in names."""
+    output = _call(builtin_families().get(family).format, name, values)
+    return Slip("odd name", family, output, ((name, values),), (name,))
 
 
 def _answer(family: str, format_: Format, chance: random.Random) -> Slip:

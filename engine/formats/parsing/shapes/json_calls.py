@@ -174,7 +174,9 @@ class JsonShape:
             outcome = yield from self._whole(state, fragments, "id")
             state.id = _id("".join(fragments))
             return outcome
-        if key in WRAPPERS and first == "{" and state.call is None:
+        tools = self._section.emitter.tools
+        names = syntax.name_is_key and (tools is None or key in tools)
+        if key in WRAPPERS and first == "{" and state.call is None and not names:
             return (yield from self._members(state, depth + 1))
         if syntax.name_is_key and state.call is None:
             state.named(key)
