@@ -25,6 +25,7 @@ from engine.formats.families import (
 from engine.formats.families.response_template import given_template
 from engine.formats.parsing import Parser
 from engine.formats.parsing.parser import ParserRecipe
+from engine.formats.template.call_form import CallForm
 from engine.formats.template.capabilities import Capabilities, probe
 from engine.formats.template.derive.derivation import derivation, reads_back
 from engine.formats.template.env import Template
@@ -136,6 +137,7 @@ class ChatTemplate:
         self._setting = Setting(
             template, self.format, self.capabilities, fixed, markers, words, forms, writer, Alphabets(source)
         )
+        self._call_form = CallForm(template, self.format, self.capabilities, fixed)
         self._with_tools: ChatTemplate | None = None
         self._with_documents: Callable[[], ChatTemplate] = lambda: self
         self._switches: dict[tuple[Reasoning, bool, bool], Switch] = {}
@@ -218,12 +220,13 @@ class ChatTemplate:
 
         messages: a user's text, or a list of messages. tools: functions, pydantic models, `Tool`s, OpenAI dictionaries;
         the prompt states them unless `tool_choice` is "none". reasoning: None is the model's default. template_kwargs:
-        variables for the template, which override its others; their text is guarded like that of messages. documents:
-        texts, or dictionaries such as {"title", "text"}, for templates that take documents. builtin_tools: names of
-        tools that the model was trained with ("browser" and "python" of gpt-oss), which the template itself declares;
-        give tools of the same names to run their calls. guard: keep control-token text that callers wrote as text.
-        System and developer messages are trusted: such text in them becomes control tokens. until: when to stop an
-        untrusted template, on `time.monotonic`'s clock; None: after `engine.formats.template.renderer.SECONDS`.
+        variables for the template, which override its others; their text is guarded like that of messages. One that
+        makes the template write calls in a form that is not read is refused where there are tools. documents: texts, or
+        dictionaries such as {"title", "text"}, for templates that take documents. builtin_tools: names of tools that
+        the model was trained with ("browser" and "python" of gpt-oss), which the template itself declares; give tools
+        of the same names to run their calls. guard: keep control-token text that callers wrote as text. System and
+        developer messages are trusted: such text in them becomes control tokens. until: when to stop an untrusted
+        template, on `time.monotonic`'s clock; None: after `engine.formats.template.renderer.SECONDS`.
 
         Raises RequestError for messages, tools or options that are not valid, TemplateError if the template rejects
         them or is stopped.
@@ -232,12 +235,14 @@ class ChatTemplate:
         check_last(conversation, generates=add_generation_prompt, continues=continue_final_message, reasoning=reasoning)
         stated, given = stated_tools(tools, tool_choice), documents_of(documents)
         template = self._for(tools=bool(stated), documents=bool(given))
-        until = time.monotonic() + SECONDS if until is None else until
+        variables, until = _free(template_kwargs), time.monotonic() + SECONDS if until is None else until
+        if stated:
+            template._call_form.check(variables, until)
         rendering = Rendering(
             template._setting,
             conversation,
             stated,
-            variables=_free(template_kwargs),
+            variables=variables,
             switch=template._switch(reasoning, conversation, stated, until),
             documents=given,
             builtin=check_builtin(builtin_tools, template._setting.template),
