@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from engine.api import batch_generate, loading
-from engine.api.adapter_loader import AdapterSource
+from engine.api.adapter_loader import AdapterLoader, AdapterSource
 from engine.api.clients import async_openai_client, openai_client
 from engine.api.loading import TemplateChoice
 from engine.api.source import Loaded, Source
@@ -18,12 +18,12 @@ from engine.runtime.loop.backend import Backend
 from engine.runtime.loop.config import LoopOptions
 from engine.runtime.loop.metrics import Metrics
 from engine.runtime.stream.raw import detokenize, tokenize
-from engine.runtime.stream.service import PinnedPrefix, Stream
+from engine.runtime.stream.service import PinnedPrefix, Service, Stream
 from engine.support.display import page_markdown, table_html, visible
 from engine.support.errors import EngineError, MissingTemplateError, NotCopied, RequestError
 from engine.support.guided import Guided, GuidedClass
 from engine.support.offloop import off_loop, off_loop_or_undo
-from engine.support.reload import tell_open
+from engine.support.reload import remember, tell_open
 from engine.tools import RunTool, Toolbox, ToolLike
 from engine.turns.conversation import Conversation
 from engine.turns.embedding import Embedder, Ranked, VectorSettings, matrix, ranking, vector_facts
@@ -47,6 +47,7 @@ from engine.turns.options import (
 from engine.turns.sampling_defaults import SamplingDefaults
 from engine.turns.scoring import Score, Scorer, TextOrTokens
 from engine.turns.starters import agent_stepper, batch_starter, raw_starter
+from engine.turns.turns import Turns
 from engine.types.answer_formats import Answer, ResponseFormatLike
 from engine.types.completion import Completion
 from engine.types.conversation import check_last, conversation_of
@@ -115,7 +116,17 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
     ) -> Self:
         """Make an engine over a backend, which it then owns and closes, and so a second one that guesses ahead
         (`draft=`, with `LoopOptions(draft_max=...)`). Raises what `load_adapter` raises."""
-        return cls(Loaded.over(backend, template, model, seed, options, adapters, draft, sampling))
+        service, info = Service(backend, options, draft), None if model is None else model.info
+        name = "" if info is None else info.name or info.path.stem
+        turns = Turns(service, template, seed, options and options.media_urls, sampling, name)
+        loaded = Loaded(service, turns, info, AdapterLoader(service, adapters), model)
+        try:
+            loaded.adapters.load_first()
+        except BaseException:
+            loaded.close()
+            raise
+        remember(loaded)
+        return cls(loaded)
 
     @classmethod
     def load(

@@ -5,20 +5,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
-from engine.api.adapter_loader import AdapterLoader, AdapterSource
-from engine.formats.template.chat_template import ChatTemplate
-from engine.runtime.loop.backend import Backend
-from engine.runtime.loop.config import LoopOptions
+from engine.api.adapter_loader import AdapterLoader
 from engine.runtime.loop.metrics import Metrics
-from engine.runtime.stream.service import Service
-from engine.support.errors import MissingTemplateError
-from engine.support.reload import remember
 from engine.turns.model_parts import ModelParts
-from engine.turns.sampling_defaults import SamplingDefaults
-from engine.turns.turns import Turns
 
 if TYPE_CHECKING:
-    from engine.isolated.parent import IsolatedContext, IsolatedModel
+    from engine.isolated.parent import IsolatedModel
     from engine.llama.model import Model
 
 
@@ -49,31 +41,6 @@ class Loaded(ModelParts):
 
     adapters: AdapterLoader
     model: "Model | IsolatedModel | None"
-
-    @classmethod
-    def over(
-        cls,
-        backend: "Backend | IsolatedContext",
-        template: ChatTemplate | MissingTemplateError,
-        model: "Model | IsolatedModel | None" = None,
-        seed: int | None = None,
-        options: LoopOptions | None = None,
-        adapters: AdapterSource | None = None,
-        draft: Backend | None = None,
-        sampling: SamplingDefaults | None = None,
-    ) -> Self:
-        """Serve a context, with the first adapters of `adapters` loaded. Raises what `AdapterLoader.load` raises."""
-        service, info = Service(backend, options, draft), None if model is None else model.info
-        name = "" if info is None else info.name or info.path.stem
-        turns = Turns(service, template, seed, options and options.media_urls, sampling, name)
-        loaded = cls(service, turns, info, AdapterLoader(service, adapters), model)
-        try:
-            loaded.adapters.load_first()
-        except BaseException:
-            loaded.close()
-            raise
-        remember(loaded)
-        return loaded
 
     def lease(self) -> Self:
         """Returns itself."""

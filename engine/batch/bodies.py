@@ -7,7 +7,8 @@ from typing import Any, TypeAlias
 
 from engine.formats.grammar.response import response_of
 from engine.openai.chat_completions import chat_answer, read_chat
-from engine.openai.embeddings import input_problem, read_embeddings
+from engine.openai.embeddings import read_embeddings
+from engine.openai.input_call import input_problem
 from engine.openai.parameters import Json
 from engine.openai.problems import Problem, bad, problem_of
 from engine.openai.request import Request

@@ -2,19 +2,16 @@
 API, as the types of the `openai` package have it (`types/decision*.py`)."""
 
 import json
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from engine.openai.embeddings import input_problem
 from engine.openai.fields import DECISIONS_FIELDS
+from engine.openai.input_call import InputCall
 from engine.openai.parameters import Json, fields_of
 from engine.openai.problems import bad
 from engine.openai.request import Options, Request, read_request
 from engine.openai.response_items import messages_of, stored_items
-from engine.openai.streaming import EngineLike, ignored_fields
-from engine.support.errors import EngineError, RequestError
+from engine.support.errors import RequestError
 from engine.types.completion import Usage
 from engine.types.decisions import (
     MOST_QUESTIONS,
@@ -50,13 +47,10 @@ def _check(values: Json) -> Options:
     return ()
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionCall:
-    """A request for decisions of one engine, which is served as `model`."""
+class DecisionCall(InputCall):
+    """A request for decisions."""
 
-    engine: EngineLike
-    request: Request
-    model: str
+    __slots__ = ()
 
     def whole(self) -> Json:
         """Returns the response, once all is read. Raises Problem for what is no question or message, and what
@@ -68,18 +62,6 @@ class DecisionCall:
         names = [item.get("name") for item in values["questions"]]
         answers = [_answer(name, each) for name, each in zip(names, decided.answers.values(), strict=True)]
         return {"answers": answers, "model": self.model, "usage": _usage(decided.usage)}
-
-    @contextmanager
-    def problems(self) -> Generator[None]:
-        """Raises Problem for an error of the engine in the block."""
-        try:
-            yield
-        except EngineError as error:
-            raise input_problem(error, self.request) from error
-
-    def headers(self) -> dict[str, str]:
-        """Warn about fields without effect, and return the header that tells a client the same."""
-        return ignored_fields(self.request)
 
 
 def _messages(value: str | Sequence[Json]) -> list[Message]:

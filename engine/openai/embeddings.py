@@ -2,19 +2,15 @@
 embeddings"."""
 
 import base64
-from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from engine.openai.fields import EMBEDDINGS_FIELDS
+from engine.openai.input_call import InputCall
 from engine.openai.parameters import Json
-from engine.openai.problems import Problem, bad, problem_of
+from engine.openai.problems import bad
 from engine.openai.request import Options, Request, read_request
-from engine.openai.streaming import EngineLike, ignored_fields
 from engine.runtime.stream.embed_queue import Vectors
 from engine.runtime.stream.pending import PendingVectors
-from engine.support.errors import EngineError
 from engine.turns.embedding import VectorSettings, matrix
 from engine.turns.options import EmbedOptions
 
@@ -36,21 +32,10 @@ def _check_input(values: Json) -> Options:
     return ()
 
 
-def input_problem(error: EngineError, request: Request) -> Problem:
-    """Returns the problem that an engine's error is for the client of a request that has an `input`."""
-    problem = problem_of(error, {"messages": "input", **request.names})
-    if problem.status == 400 and problem.param is None:  # what is wrong, if no option is, is the input
-        problem.param = "input"
-    return problem
+class Embedding(InputCall):
+    """A request for vectors."""
 
-
-@dataclass(frozen=True, slots=True)
-class Embedding:
-    """A request for vectors of one engine, which is served as `model`."""
-
-    engine: EngineLike
-    request: Request
-    model: str
+    __slots__ = ()
 
     def begin(self) -> PendingVectors:
         """Ask for the vectors. Raises what `Embedder.start` raises."""
@@ -61,18 +46,6 @@ class Embedding:
     @property
     def _settings(self) -> VectorSettings:
         return VectorSettings.of(self.request.options, EmbedOptions)
-
-    @contextmanager
-    def problems(self) -> Generator[None]:
-        """Raises Problem for an error of the engine in the block."""
-        try:
-            yield
-        except EngineError as error:
-            raise input_problem(error, self.request) from error
-
-    def headers(self) -> dict[str, str]:
-        """Warn about fields without effect, and return the header that tells a client the same."""
-        return ignored_fields(self.request)
 
     def whole(self, vectors: Vectors) -> Json:
         """Returns the response. Raises RequestError for more dimensions than there are."""

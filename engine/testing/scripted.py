@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from engine.api.engine import Engine
-from engine.api.source import Loaded
 from engine.formats.check.roundtrip import SWITCHES, Outcome
 from engine.formats.parsing import Parser
 from engine.formats.template.chat_template import ChatTemplate
@@ -523,7 +522,7 @@ class ScriptedEngine(Engine):
         vocab = backend.setdefault("vocab", ByteVocab(sorted(format_.control), end=["<|the end|>"]))
         shape = template or ChatTemplate(None, family=family, control_tokens=vocab.control_tokens)
         self.script = ScriptedBackend(_texts(replies, shape), **backend)
-        super().__init__(Loaded.over(self.script, shape))
+        super().__init__(Engine.over(self.script, shape).source)
 
 
 def _texts(
