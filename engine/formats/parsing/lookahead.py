@@ -71,7 +71,7 @@ class Trial(ABC):
         size = 0
         decided: bool | None = None
         while decided is None:
-            if (yield from outer.starts(self._ends)) is not None:
+            if self._ends.literals and (yield from outer.starts(self._ends)) is not None:
                 decided = self._ended_text()
             elif not (yield from outer.more()):
                 decided = self._ended_output()

@@ -59,7 +59,7 @@ class TextTurn:
         tools = format_.tools if demands.calls else None
         self.calls = SectionReader(reader, emitter, tools, spelling) if tools else None
         self.bare = bare_calls(reader, emitter, format_.tools, spelling, demands)
-        self.whole = WholeCalls(reader, emitter)
+        self.whole = WholeCalls(reader, emitter, spelling)
         self.trial_of = partial(DraftTrial, reader, emitter, spelling=spelling)
         self.exact = demands.exact
         self.span, self.lead, self.edge = Span(emitter, reader, "content"), "", "space"
