@@ -63,6 +63,17 @@ class Schemas:
         """Returns the JSON types that a parameter takes; None if the schema does not say."""
         return self._types(self._properties.get(name), depth=0)
 
+    def values(self) -> tuple[object, ...]:
+        """Returns the values that this schema enumerates; empty if it does not."""
+        return (self._node["const"],) if "const" in self._node else tuple(items_of(self._node.get("enum")))
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether a value in markup is taken literally: if the schema allows a string, the value is one, unless it
+        enumerates values of several types."""
+        types = self.own()
+        return types is not None and "string" in types and (types == TEXT or not self.values())
+
     def own(self) -> frozenset[str] | None:
         """Returns the JSON types of this schema itself; None if it does not say."""
         return self._types(self._node, depth=0)

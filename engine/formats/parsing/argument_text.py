@@ -8,7 +8,7 @@ even if the markup calls the value text, but never if it calls it JSON.
 import ast
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from engine.formats.grammar.schemas import TEXT, Schemas, type_name
 from engine.tools import json_value
@@ -39,6 +39,17 @@ def typed(text: str, types: frozenset[str] | None) -> str:
     if parsed is None or (types is not None and "string" in types):
         return f'"{quoted(text)}"'
     return parsed[0]
+
+
+def enumerated(text: str, values: Iterable[object]) -> str | None:
+    """Returns the JSON of the value that the text means among those that a schema enumerates: the text, else what it is
+    as JSON. None if it means none of them."""
+    known = [(type(value), value) for value in values]
+    if not known or (str, text) in known:
+        return f'"{quoted(text)}"' if known else None
+    parsed = _parsed(text.strip(), None)
+    value = json_value(parsed[0], strict=False) if parsed else None
+    return parsed[0] if parsed and (type(value), value) in known else None
 
 
 def coerced(text: str, types: frozenset[str]) -> str | None:
@@ -138,6 +149,7 @@ class ArgumentWriter:
         "_types",
         "_undeclared",
         "_value",
+        "_values",
         "_waiting",
         "given",
         "schemas",
@@ -158,6 +170,7 @@ class ArgumentWriter:
         self._never_json = False
         self._undeclared = ""
         self._value: list[str] = []
+        self._values: tuple[object, ...] = ()
         self._waiting: list[str] | None = None
 
     def key(self, name: str, lead: str, stated: bool | None) -> None:
@@ -173,6 +186,7 @@ class ArgumentWriter:
         self._types, self._stated = types, bool(stated)
         if stated is not None:
             self._types = JSON_TYPES if not stated else TEXT if types is None or "string" in types else types
+        self._values = self.schemas.child(name).values() if stated is None else ()
         self._lead = lead
         self._held.clear()
         self._open = False
@@ -201,6 +215,12 @@ class ArgumentWriter:
         self._emit(quoted(held) if self.is_text else "".join(self._parts) + held)
         self._parts.clear()
         self._held.clear()
+
+    def cut(self) -> None:
+        """Emit a list or an object in which the output ended, as far as it came."""
+        text = "".join(self._parts)
+        if self._waiting is None and text.lstrip()[:1] in ("[", "{"):
+            self._emit(text)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -293,6 +313,8 @@ class ArgumentWriter:
     def _typed(self, text: str) -> str:
         if self._waiting is not None:
             self._value.append(text)
+        if (listed := enumerated(text, self._values)) is not None:
+            return listed
         if self._types == JSON_TYPES:
             return typed(text, None)
         if not self._stated or self._types is None:

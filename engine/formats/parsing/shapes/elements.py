@@ -32,7 +32,7 @@ from engine.formats.grammar.nodes import (
     whole_pattern,
 )
 from engine.formats.grammar.schemas import TEXT, Schemas
-from engine.formats.parsing.argument_text import coerced, quoted, typed, unwrapped
+from engine.formats.parsing.argument_text import coerced, enumerated, quoted, typed, unwrapped
 from engine.formats.parsing.json_reader import Outcome
 from engine.formats.parsing.reader import CONTROL, Gen, Reader, Spelling, compiled
 from engine.formats.parsing.shapes.pythonic import LiteralReader, Write
@@ -236,6 +236,7 @@ class NestedShape:
             call.write(reader.plain("".join(self._raw)))
             yield from section.rest_is_malformed(call, *section.closers.literals)
         elif outcome is Outcome.TRUNCATED:
+            arguments.cut()
             call.end("truncated")
             return ""
         else:
@@ -301,10 +302,11 @@ class NestedShape:
     def _element(self, write: Write, schema: Schemas, key: str, depth: int, siblings: Sequence[str]) -> Gen[Outcome]:
         """Read one element's value and its closing tag."""
         reader = self._reader
-        hit = yield from reader.starts(self._markers)
+        untyped = schema.own() is None or schema.is_literal or bool(schema.values())
+        hit = yield from reader.starts(self._markers if untyped else self._begin)
         if hit in self._begin.literals and schema.own() != TEXT:
             outcome = yield from self._children(write, schema, depth)
-        elif schema.own() is None or _is_text(schema.own()):
+        elif untyped:
             return (yield from self._text(write, schema, key, siblings, streams=depth == 0))
         else:
             outcome = yield from self._scalar(write, schema)
@@ -346,7 +348,7 @@ class NestedShape:
     def _text(self, write: Write, schema: Schemas, key: str, siblings: Sequence[str], *, streams: bool) -> Gen[Outcome]:
         """Read a value that may be text, with its closing tag; other markers are part of it. Where the closing tag is
         missing, an element that its parent has no value of yet ends it, and so does the end of the call."""
-        reader, section, literal = self._reader, self._section, _is_text(schema.own())
+        reader, section, literal = self._reader, self._section, schema.is_literal
         parts: list[str] = []
 
         def take(text: str) -> None:
@@ -362,8 +364,10 @@ class NestedShape:
             self._raw.clear()
             reader.record = None
         inner = _Inner(key + self._tag_end, self._tags(siblings))
+        tags = [f"{mark}{inner.own}" for mark in (*self._begin.literals, *self._end.literals)]
+        markers = compiled(*(mark for mark in self._markers.literals if mark not in tags))  # a key may be a marker's
         while True:
-            hit = yield from reader.until(self._markers, take, tail=lambda text: reader.note("arguments", text))
+            hit = yield from reader.until(markers, take, tail=lambda text: reader.note("arguments", text))
             if hit is None:
                 return Outcome.TRUNCATED
             outcome = yield from self._at_marker(hit, inner)
@@ -415,19 +419,16 @@ class _Inner:
     same: int = 0
 
 
-def _is_text(types: frozenset[str] | None) -> bool:
-    """Whether a value is taken literally: if the schema allows a string, the value is one."""
-    return types is not None and "string" in types
-
-
 def _value(text: str, types: frozenset[str] | None, schema: Schemas) -> str:
     """Returns the JSON of a value that is not taken literally. If an array is expected, anything else becomes its
     item."""
+    if (listed := enumerated(text, schema.values())) is not None:
+        return listed
     if types in _EMPTY and not text.strip():
         return _EMPTY[types]
     if types != _ARRAY or (array := coerced(text, _ARRAY)) is None:
-        items = schema.items().own() if types == _ARRAY else types
-        return f'"{quoted(text)}"' if _is_text(items) else typed(text, items)
+        items = schema.items() if types == _ARRAY else schema
+        return f'"{quoted(text)}"' if items.is_literal else typed(text, items.own())
     return array
 
 
@@ -487,7 +488,7 @@ class _Members:
         self.begun = key
         if not self._whole and key not in self._waiting:
             self._flush()
-            if _is_text(self._schemas.child(key).own()):
+            if self._schemas.child(key).is_literal:
                 self._key(key)
                 return self._write
         values = self._waiting.setdefault(key, [])
@@ -512,6 +513,14 @@ class _Members:
         elif self.begun in self._waiting:
             self._waiting[self.begun].pop()
         self._flush()
+
+    def cut(self) -> None:
+        """Write what is left, and the value in which the output ended, as far as it came."""
+        values = self._waiting.get(self.begun) or [[]]
+        self.break_off()
+        if values[-1] and self.begun in self._schemas.names and self.begun not in self._written:
+            self._key(self.begun)
+            self._write("".join(values[-1]))
 
     def end(self) -> None:
         """Write what is left, and the end of the object."""

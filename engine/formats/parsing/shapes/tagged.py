@@ -227,6 +227,7 @@ class TaggedArgumentsShape:
             call.write(reader.plain("".join(self._raw)))
             yield from section.rest_is_malformed(call, *section.closers.literals)
         elif outcome is Outcome.TRUNCATED:
+            arguments.cut()
             call.end("truncated")
             return ""
         else:

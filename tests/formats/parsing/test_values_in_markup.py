@@ -1,0 +1,73 @@
+"""Values that markup writes without JSON's quotes: which of an enumeration's, whose key is a marker's word, which end
+with the output."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+from cases.canonical import Call, Turn
+from cases.parsing_cases import families_where, run, splits
+from cases.writer import written
+
+from engine.formats.families import Format, builtin_families
+from engine.formats.parsing import Parser
+from engine.types.events import fold
+from engine.types.parts import ToolCall
+
+ENUMERATED: tuple[Any, ...] = ("north", "1", 2, 2.5, None, "null ", True, "off", -3, "a b")
+in_markup = families_where(lambda format_: format_.tools and format_.tools.shape in ("tagged_args", "nested"))
+
+
+def _tool(**properties: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "trip", "parameters": {"type": "object", "properties": properties}}
+
+
+def _format(family: str) -> Format:
+    return builtin_families().get(family).format
+
+
+def _read(family: str, tool: dict[str, Any], chunks: list[str], finish: Any = "stop") -> ToolCall:
+    (call,) = fold(run(Parser(family, tools=[tool]), chunks, finish)).tool_calls
+    return call
+
+
+def _call(family: str, arguments: dict[str, Any]) -> str:
+    return written(Turn("", (Call("trip", json.dumps(arguments)),)), _format(family))
+
+
+@in_markup
+def test_an_enumerated_value_is_the_one_that_its_text_means(family: str) -> None:
+    chance = random.Random(family)
+    for _ in range(8):
+        values = chance.sample(ENUMERATED, 4)
+        tool = _tool(at={"enum": values}, n={"type": "integer"})
+        for value in values:
+            output = _call(family, {"at": value, "n": 1})
+            for chunks in splits(output):
+                call = _read(family, tool, chunks)
+                assert (json.loads(call.arguments), call.error) == ({"at": value, "n": 1}, None), (output, values)
+
+
+@pytest.mark.parametrize("word", ["tool_call", "invoke", "item", "think", "trip"])
+@families_where(lambda format_: format_.tools and format_.tools.shape == "nested")
+def test_a_key_may_be_the_word_of_a_marker(family: str, word: str) -> None:
+    for arguments in ({word: "v"}, {"free": {word: "v"}}, {"free": {word: {"x": "v"}}}):
+        tool = _tool(**{word: {"type": "string"}}, free={"type": "object", "additionalProperties": {}})
+        if "item" in str(arguments.get("free")):
+            continue  # elements of that name are how it writes arrays
+        output = _call(family, arguments)
+        for chunks in splits(output):
+            call = _read(family, tool, chunks)
+            assert (json.loads(call.arguments), call.error) == (arguments, None), output
+
+
+@pytest.mark.parametrize("finish", ["stop", "length"])
+@in_markup
+def test_a_list_in_which_the_output_ends_keeps_its_words(family: str, finish: str) -> None:
+    tool = _tool(l={"type": "array", "items": {"type": "string"}})
+    output = _call(family, {"l": ["alpha", "beta", "gamma"]})
+    for chunks in splits(output[: output.index("eta")]):
+        call = _read(family, tool, chunks, finish)
+        assert call.arguments.startswith('{"l": ["alpha", "b'), output
+        assert call.error == "truncated"
