@@ -30,6 +30,8 @@ class _Header:
     role: str = ""
     field: str = ""
     """The text of the channel's field, as written."""
+    lead: str = ""
+    """The blank behind the channel's mark: a vocabulary that has it there has it behind each mark (LLM-jp 4)."""
 
     def read(self, text: str, mark: str, syntax: ChannelSyntax, start_mark: str, channel_mark: str) -> None:
         """Add one field: the text after a mark ("" for what follows the role)."""
@@ -41,6 +43,7 @@ class _Header:
                 self.recipient = word.removeprefix(recipient_mark)
         if mark == channel_mark and words and not words[0].startswith(recipient_mark):
             self.channel, self.field = words[0], text.strip()
+            self.lead = " " if text.startswith(" ") else ""
 
     def said(self, syntax: ChannelSyntax) -> str:
         """Returns the text in place of a header that announces no message: what follows the name of a channel for
@@ -160,7 +163,7 @@ class ChannelTurn:
         elif header.channel in syntax.reasoning and not called:
             self._note_opening(raw)
             self._emitter.in_reasoning = True
-            ended = yield from self._text("reasoning", "reasoning-marker", "reasoning-space")
+            ended = yield from self._text("reasoning", "reasoning-marker", "reasoning-space", header.lead)
             self._emitter.in_reasoning = not ended
             reader.answer_start = reader.consumed
         elif called:
@@ -170,7 +173,7 @@ class ChannelTurn:
             if self._bare is not None and (yield from self._bare.stands_here()):
                 yield from self._bare.read()
             else:
-                yield from self._text("content", "marker", "space")
+                yield from self._text("content", "marker", "space", header.lead)
 
     def _unannounced(self, header: _Header, raw: str) -> Gen[None]:
         """A header without a body. As the last thing in the turn, its text is what the model had to say."""
@@ -204,10 +207,10 @@ class ChannelTurn:
         self._reader.note("header", raw[:place])
         self._reader.note("reasoning-marker", raw[place:])
 
-    def _text(self, kind: str, marker: str, edge: str) -> Gen[bool]:
+    def _text(self, kind: str, marker: str, edge: str, lead: str = "") -> Gen[bool]:
         """Read a body of text and the mark that ends it. Returns False if the input ended first."""
         reader = self._reader
-        span = Span(self._emitter, reader, "reasoning" if kind == "reasoning" else "content", "", edge)
+        span = Span(self._emitter, reader, "reasoning" if kind == "reasoning" else "content", lead, edge)
         answers = kind == "content"
         hit = yield from (self._answer(span) if answers else self._until(self._in_body, span))
         if hit is None:

@@ -37,6 +37,15 @@ def test_a_stray_header_before_the_answer_is_nothing(stray: str) -> None:
     assert read(f"<|channel|>{stray}<|end|><|start|>assistant{FINAL}Hi<|return|>").content == "Hi"
 
 
+def test_a_vocabulary_that_has_a_blank_behind_each_mark_has_none_in_the_text() -> None:
+    """As LLM-jp 4 writes; without one behind the channel's mark, it belongs to the text."""
+    spaced = "<|channel|> analysis<|message|> WHY<|end|><|start|> assistant<|channel|> final<|message|> Hi <|return|>"
+    call = '<|channel|> commentary to=functions.look <|constrain|> json<|message|> {"a": 1}<|call|>'
+    assert (read(spaced).reasoning, read(spaced).content) == ("WHY", "Hi ")
+    assert [(each.name, each.arguments, each.error) for each in read(call).tool_calls] == [("look", '{"a": 1}', None)]
+    assert read(f"{FINAL} Hi").content == " Hi"
+
+
 ROLES = ("user", "functions.look", "system", "developer", "functions.look to=assistant")
 
 
