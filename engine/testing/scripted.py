@@ -542,11 +542,11 @@ def _written(reply: Reply, template: ChatTemplate) -> str:
         items = list(group)
         written += [part for part in items if isinstance(part, str)]
         if calls := [part for part in items if isinstance(part, ScriptedCall)]:
-            written.append(_markup(calls, template))
+            written.append(markup(calls, template))
     return "".join(written)
 
 
-def _markup(calls: Sequence[ScriptedCall], template: ChatTemplate) -> str:
+def markup(calls: Sequence[ScriptedCall], template: ChatTemplate) -> str:
     """Returns what the template writes for these calls, without reasoning: the shortest of what it has after a prompt
     with each of its switches."""
     made = [
@@ -574,4 +574,9 @@ def _markup(calls: Sequence[ScriptedCall], template: ChatTemplate) -> str:
             f"The template of {template.family.name!r} does not write "
             f"{len(calls)} calls in one turn; write the reply as text, or use another family."
         )
-    return min(whole, key=len)
+    asked, text = outcomes[SWITCHES.index(None)].asked, min(whole, key=len)
+    opened = asked is not None and Parser(format_, asked.prefix).in_reasoning
+    closes = [format_.reasoning.close] if format_.reasoning and not opened else []
+    for mark in filter(None, map(str.strip, (*closes, format_.content[1]))):  # it closes what another prompt opens
+        text = text.lstrip().removeprefix(mark) if text.lstrip().startswith(mark) else text
+    return text

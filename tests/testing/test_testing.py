@@ -1,5 +1,6 @@
 """engine.testing.scripted: the byte vocabulary, and the books that ScriptedBackend keeps."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases.template_calls import ENDS, SOURCES, UNFAITHFUL, template_of, writes
 
 from engine import ChatTemplate, Choice, JsonSchema, RequestError
 from engine.runtime.loop.backend import Backend, Row
 from engine.support.errors import DecodeError, EngineError
-from engine.testing.scripted import ByteVocab, Reply, ScriptedBackend, ScriptedEngine, call
+from engine.testing.scripted import ByteVocab, Reply, ScriptedBackend, ScriptedEngine, call, markup
+from engine.tools import as_tools
 from engine.types.prompt import Piece
 from engine.types.sampling import SamplingParams
 
@@ -314,3 +317,25 @@ def test_the_fixture_of_pytest(tmp_path: Path, repository: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(repository), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )
     assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_a_call_is_written_without_reasoning_and_whole(path: Path) -> None:
+    """Parameters with the names of tags, in every template that writes calls."""
+    names = ("s", "b", "think", "city")
+    properties = {name: {"type": "string"} for name in names}
+    (tool,) = as_tools([{"name": "trip", "parameters": {"type": "object", "properties": properties}}])
+    arguments = {name: f"V{name}" for name in names}
+    odd = path.stem in UNFAITHFUL and UNFAITHFUL[path.stem][1]((tool, arguments))
+    if odd or not writes(path) or path.stem in ENDS:
+        pytest.skip("it writes no calls of its own, or no end of them")
+    template = template_of(path)
+    with ScriptedEngine([call("trip", **arguments)], template=template, n_ctx=16_384) as llm:
+        message = llm.chat("Go.", tools=[tool]).message
+        prompt = llm.script.prompts[0]
+    (written,) = message.tool_calls
+    assert (json.loads(written.arguments), message.content or "") == (arguments, "")
+    assert not (message.reasoning or "").strip()
+    closed = template.format.reasoning.close.strip() if template.format.reasoning else ""
+    if closed and prompt.rstrip().endswith(closed):
+        assert not markup([call("trip", **arguments)], template).lstrip().startswith(closed)

@@ -33,6 +33,8 @@ TWO = ToolCall(id="abcdefgh2", name="look", arguments='{"city": "Rome é \\"q\\"
 WIDE = ToolCall(id="abcdefgh3", name="look", arguments='{"city": "07", "wet": true, "more": {"k": "x", "m": "z"}}')
 SAID = "SAIDTEXT, quite."
 WHY = "WHYTEXT, because."
+_EOS = "</s>"
+"""Ends the turn where the template writes none of the format's stops; elsewhere it may be a part of a call's markup."""
 SWITCHES: tuple[Reasoning | None, ...] = (None, True, False)
 
 
@@ -100,7 +102,9 @@ def _to_end(output: str, format_: Format) -> str:
         skipped += output.index(syntax.section[0])
     else:
         skipped = 0
-    ends = [stop for stop in (*format_.stops, "</s>") if stop in output[skipped:]]
+    ends = [stop for stop in format_.stops if stop in output[skipped:]]
+    if not ends and _EOS in output[skipped:]:
+        ends.append(_EOS)
     if not ends:
         return output
     stop = min(ends, key=output[skipped:].index)
