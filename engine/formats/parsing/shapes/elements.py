@@ -303,7 +303,7 @@ class NestedShape:
         """Read one element's value and its closing tag."""
         reader = self._reader
         untyped = schema.own() is None or schema.is_literal or bool(schema.values())
-        hit = yield from reader.starts(self._markers if untyped else self._begin)
+        hit = yield from reader.starts(self._markers if untyped else self._edge)
         if hit in self._begin.literals and schema.own() != TEXT:
             outcome = yield from self._children(write, schema, depth)
         elif untyped:
