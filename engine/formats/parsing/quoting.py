@@ -20,10 +20,7 @@ class Quoting:
     def write(self, text: str) -> None:
         """Add text."""
         if "`" not in text and not (self._ticks or self._inline):
-            if self._blank or "\n" in text:
-                line = text[text.rfind("\n") + 1 :]
-                self._blank = not line.strip() and (self._blank or len(line) < len(text))
-                self._some = self._some or not text.isspace()
+            self._write_plain(text)
             return
         for part in _PARTS.findall(text):
             if part[0] == "`":
@@ -37,6 +34,12 @@ class Quoting:
             if self._blank or not self._held:
                 self._inline, self._held = 0, False
             self._blank = True
+
+    def _write_plain(self, text: str) -> None:
+        if self._blank or "\n" in text:
+            line = text[text.rfind("\n") + 1 :]
+            self._blank = not line.strip() and (self._blank or len(line) < len(text))
+            self._some = self._some or not text.isspace()
 
     def _settle(self) -> None:
         """Take the backticks in a row for what they are, as other text follows."""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from engine.formats.families import (
     DictionarySyntax,
@@ -35,6 +36,9 @@ _MAYBE_CALL = re.compile(rf"{IN_NAME}*")
 __all__ = ["JsonShape", "PythonicShape", "Section", "SectionReader"]
 
 
+_Call: TypeAlias = TaggedJsonShape | TaggedArgumentsShape | DictionaryShape | NestedShape
+
+
 class SectionReader:
     """Reads one section of calls in a format's own shape."""
 
@@ -43,7 +47,7 @@ class SectionReader:
         self.section = section
         self._whole: JsonShape | PythonicShape | None = None
         self._tagged: TaggedJsonShape | None = None
-        self._call: TaggedJsonShape | TaggedArgumentsShape | DictionaryShape | NestedShape | None = None
+        self._call: _Call | None = None
         match syntax:
             case JsonSyntax():
                 self._whole = JsonShape(section, syntax)
@@ -79,6 +83,11 @@ class SectionReader:
             after = section.call_close.after
             if not section.close.text:
                 return after
+        return (yield from self._read_calls(self._call, after))
+
+    def _read_calls(self, call: "_Call", after: str) -> Gen[str]:
+        """Read the calls of a section up to what closes it. `after`: the white space behind the last one so far."""
+        section = self.section
         while True:
             yield from section.reader.space()
             if (yield from section.closed()):
@@ -92,7 +101,7 @@ class SectionReader:
                 return after
             if not (yield from section.reader.match(section.is_call)):
                 return after
-            yield from self._call.read()
+            yield from call.read()
             after = section.call_close.after
 
     def _read_whole(self, opener: str, whole: JsonShape | PythonicShape) -> Gen[str]:

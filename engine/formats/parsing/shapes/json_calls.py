@@ -11,7 +11,7 @@ from engine.formats.parsing.emitter import CallEmitter, Emitter
 from engine.formats.parsing.json_reader import LONE_SURROGATE, JsonReader, Outcome
 from engine.formats.parsing.reader import Gen, begins, compiled
 from engine.formats.parsing.shapes.pythonic import LiteralReader
-from engine.formats.parsing.shapes.section import Section
+from engine.formats.parsing.shapes.section import Items, Section
 from engine.types.tools import Tool
 
 WRAPPERS = ("function", "tool_call")
@@ -45,7 +45,7 @@ class JsonShape:
     def read(self) -> Gen[str]:
         """Read the calls of a section, including its closing marker if it has one."""
         reader, section = self._reader, self._section
-        in_array = some = False
+        items = Items(reader, ",;}]")  # superfluous brackets are the most common mistake of models
         while True:
             char = yield from reader.after_space()
             if not char:
@@ -53,27 +53,19 @@ class JsonShape:
             if (yield from section.closed()):
                 return section.close.after
             if char == "{":
-                yield from self.call(listed=in_array)
-                some = True
-                if not in_array and not section.close.text and not (yield from self.another()):
+                yield from self.call(listed=items.listed)
+                items.some = True
+                if not items.listed and not section.close.text and not (yield from self.another()):
                     return ""
-            elif char == "[" and not in_array and not some:
-                reader.take(1, "marker")
-                in_array = True
-            elif char == "]" and in_array:
-                reader.take(1, "marker")
-                in_array, some = False, True
-                if not section.close.text:
+            elif items.take(char):
+                if items.over and not section.close.text:
                     return ""
-            elif some and char in ",;}]":
-                # Separators, and superfluous brackets, the most common mistake of models.
-                reader.take(1, "marker")
             elif char == "`" and section.close.text and (yield from self._fence()):
                 continue
-            elif some or not (yield from section.no_call()):
+            elif items.some or not (yield from section.no_call()):
                 return ""
             else:
-                some, in_array = True, False
+                items.some, items.listed = True, False
 
     def _fence(self) -> Gen[bool]:
         """Consume a code fence, complete or cut off."""

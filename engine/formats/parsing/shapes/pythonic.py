@@ -30,8 +30,8 @@ from engine.formats.grammar.schemas import Schemas
 from engine.formats.parsing.argument_text import quoted
 from engine.formats.parsing.emitter import CallEmitter
 from engine.formats.parsing.json_reader import Outcome
-from engine.formats.parsing.reader import CONTROL, WINDOW, Gen, Reader
-from engine.formats.parsing.shapes.section import Section
+from engine.formats.parsing.reader import CONTROL, WINDOW, Gen, Reader, begins
+from engine.formats.parsing.shapes.section import Items, Section
 from engine.tools import DEEPEST
 from engine.tools.formats import PATTERNS
 from engine.types.tools import IN_NAME, Tool
@@ -225,9 +225,8 @@ class LiteralReader:
             return tail[0] != quote if tail else None
         if head == quote and spaced:
             return True  # two adjacent strings, which no call has
-        if any(rest.startswith(end) for end in self._ends):
-            return True
-        return None if any(end.startswith(rest) for end in self._ends) else head in ":;"
+        ended = begins(rest, self._ends)
+        return head in ":;" if ended is False else ended
 
     def _escape(self, write: Write) -> Gen[bool]:
         """Consume an escape. Returns False if the input ended inside it."""
@@ -297,30 +296,23 @@ class PythonicShape:
     def read(self) -> Gen[str]:
         """Read the calls of a section, including its closing marker if it has one."""
         reader, section = self._reader, self._section
-        in_list = some = False
+        items = Items(reader, ",;")
         while True:
             char = yield from reader.after_space()
             if not char:
                 return ""
             if (yield from section.closed()):
                 return section.close.after
-            if char == "[" and not in_list and not some:
-                reader.take(1, "marker")
-                in_list = True
-            elif char == "]" and in_list:
-                reader.take(1, "marker")
-                in_list, some = False, True
-                if not section.close.text:
+            if items.take(char):
+                if items.over and not section.close.text:
                     return ""
-            elif some and char in ",;":
-                reader.take(1, "marker")
             elif _NAME.match(char):
                 yield from self.call()
-                some = True
-            elif (some and not in_list) or not (yield from section.no_call()):
+                items.some = True
+            elif (items.some and not items.listed) or not (yield from section.no_call()):
                 return ""
             else:
-                some, in_list = True, False
+                items.some, items.listed = True, False
 
     def call(self) -> Gen[None]:
         """Read one call, from its name on."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from engine.formats.families import ToolSyntax
+from engine.formats.families import MarkedSyntax, ToolSyntax
 from engine.formats.grammar.schemas import Schemas
 from engine.formats.parsing.argument_text import quoted
 from engine.formats.parsing.emitter import CallEmitter, Emitter
@@ -68,10 +68,10 @@ class CallMarks(NamedTuple):
 def call_marks(syntax: ToolSyntax, spelling: Spelling) -> CallMarks:
     """Returns the markers around the calls of a syntax."""
     opening, closing = map(spelling.mark, syntax.section)
-    opens = [mark for mark in (opening, *map(spelling.mark, syntax.section_also)) if mark.text]
-    marked = None if syntax.shape == "json" or syntax.shape == "pythonic" else syntax
-    if marked and marked.section_tag[0].strip():
-        opens.append(Mark(opening.before, spelling.text(marked.section_tag[0].strip())))
+    marked = syntax if isinstance(syntax, MarkedSyntax) else None
+    tag = marked.section_tag[0].strip() if marked else ""
+    sections = (opening, *map(spelling.mark, syntax.section_also), Mark(opening.before, spelling.text(tag)))
+    opens = [mark for mark in sections if mark.text]
     spellings = (marked.call[0], *marked.call_also) if marked else ()
     calls = [mark for mark in map(spelling.mark, spellings) if mark.text]
     if (marked and marked.section_optional) or not opens:
@@ -364,10 +364,12 @@ class Section:
             found = begins(text, ["{", "[", *fence, *inside])
             if found is not False or not whole:
                 return found
+        return True if self._has_older and text[0] in "[{" else self._would_name(text)
+
+    def _would_name(self, text: str) -> bool | None:
+        """Whether the text begins with a name and what ends one; None while it is too short to tell."""
         if text in ('"', "'"):
             return None
-        if self._has_older and text[0] in "[{":
-            return True
         name = self._word.match(text)
         if name is None or name.end() > _LONGEST_NAME:
             return False
@@ -431,6 +433,27 @@ class Section:
     def raw_code(self, call: CallEmitter, ends: Markers) -> Gen[None]:
         """Read raw code as a call's argument `{"code": ..}`; the key is the tool's parameter if it has only one."""
         yield from raw_code(self.reader, call, self.schemas(call.name).only() or "code", ends)
+
+
+class Items:
+    """The brackets of a list, and the separators, around the calls of a section. `listed`: the next call is one of a
+    list; `over`: the last bracket ended one; `some`: a call or a list came before."""
+
+    def __init__(self, reader: Reader, separators: str) -> None:
+        self._reader = reader
+        self._separators = separators
+        self.listed = self.over = self.some = False
+
+    def take(self, char: str) -> bool:
+        """Consume the character at the front, if it is such a bracket or separator."""
+        begins_list = char == "[" and not (self.listed or self.some)
+        self.over = char == "]" and self.listed
+        if begins_list or self.over:
+            self.listed, self.some = begins_list, self.over
+        elif not self.some or char not in self._separators:
+            return False
+        self._reader.take(1, "marker")
+        return True
 
 
 def raw_writer(reader: Reader, call: CallEmitter) -> Callable[[str], None]:
