@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, ValidationError
+from pydantic_core import SchemaValidator
 
 from engine.openai.parameters import Json, read_tools, tool_options
 from engine.openai.problems import bad
 from engine.support.errors import did_you_mean, shown
+from engine.support.validation import validator
 from engine.tools import refuse_constant
 from engine.types.tools import Tool
 
@@ -116,13 +118,13 @@ def _row(table: Table, name: str) -> Field:
 
 
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind, config=ConfigDict(strict=True))
+def _validator(kind: Any) -> SchemaValidator:
+    return validator(kind, ConfigDict(strict=True))
 
 
 def _check(row: Field, value: object) -> None:
     try:
-        _adapter(row.kind).validate_python(value)
+        _validator(row.kind).validate_python(value)
     except ValidationError as error:
         first = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))  # the nearest of a union
         place = next((f"[{step}]" for step in first["loc"] if isinstance(step, int)), "")

@@ -207,9 +207,9 @@ def ignored_fields(request: Request) -> dict[str, str]:
     """Warn about fields without effect, and return the header that tells a client the same."""
     if not request.ignored:
         return {}
-    names = ", ".join(request.ignored)
-    _warn(f"These fields of the request have no effect here: {names} (docs/reference/openai-fields.md says why).")
-    return {"x-ignored-fields": names}
+    for name in request.ignored:  # Python keeps each text that it warned of: as many as there are fields
+        _warn(f"The field {name} of the request has no effect here (docs/reference/openai-fields.md says why).")
+    return {"x-ignored-fields": ", ".join(request.ignored)}
 
 
 def _warn(message: str) -> None:

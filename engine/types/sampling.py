@@ -27,6 +27,9 @@ SamplerName: TypeAlias = Literal[
 ]
 
 
+BadWord: TypeAlias = Annotated[str, Field(min_length=1, max_length=200)]
+
+
 Progress: TypeAlias = Callable[[int, int], bool | None]
 """Called with the number of a prompt's tokens evaluated so far and their total; stops the turn by returning False."""
 
@@ -93,21 +96,23 @@ class SamplingParams(Record):
     dry_base: float = Field(default=1.75, ge=1)
     dry_allowed_length: int = Field(default=2, ge=1, lt=2**31)
     dry_last_n: int = Field(default=1024, ge=1, le=2**20)
-    dry_breakers: tuple[Annotated[str, Field(max_length=1000)], ...] = Field(
+    dry_breakers: Annotated[tuple[Annotated[str, Field(max_length=1000)], ...], Field(fail_fast=True)] = Field(
         default=("\n", ":", '"', "*"), max_length=100
     )
-    logit_bias: tuple[tuple[int, float], ...] = ()
+    logit_bias: Annotated[tuple[tuple[int, float], ...], Field(fail_fast=True)] = ()
     logits_processors: tuple[LogitsProcessor, ...] = Field(default=(), repr=False)
-    samplers: Annotated[tuple[SamplerName, ...], Field(max_length=32)] | None = None
+    samplers: Annotated[tuple[SamplerName, ...], Field(max_length=32, fail_fast=True)] | None = None
     logprobs: int | None = Field(default=None, ge=0, le=100)
     seed: int | None = Field(default=None, ge=0, lt=2**32)
-    stop: tuple[Annotated[str, Field(min_length=1, max_length=100_000)], ...] = Field(default=(), max_length=100)
-    stop_tokens: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    stop: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=100_000)], ...], Field(fail_fast=True)] = Field(
+        default=(), max_length=100
+    )
+    stop_tokens: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(fail_fast=True)] = ()
     ignore_eos: bool = False
     max_tokens: int | None = Field(default=None, ge=1)
     min_tokens: int | None = Field(default=None, ge=0)
     repetition_limit: Literal[0] | Annotated[int, Field(ge=64, lt=2**31)] = 2048
-    bad_words: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(default=(), max_length=100)
+    bad_words: Annotated[tuple[BadWord, ...], Field(fail_fast=True)] = Field(default=(), max_length=100)
 
     @field_validator("temperature")
     @classmethod

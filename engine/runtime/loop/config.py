@@ -10,12 +10,14 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic_core import SchemaValidator
 
 from engine.runtime.cache.state_store import StateStore
 from engine.support.errors import RequestError, shown
 from engine.support.hints import value_hint
 from engine.support.printed import Printed
+from engine.support.validation import validator
 from engine.types.media import MediaUrls
 
 SplitMode: TypeAlias = Literal["none", "layer", "row", "tensor"]
@@ -72,15 +74,15 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 @cache
-def _adapter(kind: Any, name: str) -> TypeAdapter[Any]:
-    return TypeAdapter(_hints(kind)[name], config=_STRICT)
+def _validator(kind: Any, name: str) -> SchemaValidator:
+    return validator(_hints(kind)[name], _STRICT)
 
 
 def check_value(kind: type, name: str, value: object) -> None:
     """Raise RequestError for a value that does not fit a class's annotation of that field (a dataclass or a
     TypedDict)."""
     try:
-        _adapter(kind, name).validate_python(value)
+        _validator(kind, name).validate_python(value)
     except ValidationError as error:
         raise refusal(name, value, error) from error
 
