@@ -16,8 +16,9 @@ from engine.formats.template.chat_template import ChatTemplate
 from engine.formats.template.markers import overlaps
 from engine.formats.template.prompt import prefix_of
 from engine.runtime.loop.backend import Vocab
-from engine.support.display import counted, fenced, preformatted, section_html, table_html, visible
+from engine.support.display import counted, preformatted, section_html, table_html, visible
 from engine.support.errors import RequestError, shown
+from engine.support.report import Report
 from engine.tools.subschemas import subschemas
 from engine.turns.explain_input import ExplainInput
 from engine.types.completion import Completion
@@ -154,7 +155,7 @@ class TurnConstraint:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Report):
     """What was understood. `complete`: `prompt` names the author of every piece; otherwise the template inspects
     callers' text, and some of that counts as its own. `output` and `completion` are set if an output was given.
     `constraint` is set if the options ask for one. `sampling`: what the answer's tokens are drawn with, and who said
@@ -175,20 +176,13 @@ class Explanation:
     sampling: str = ""
 
     def text(self) -> str:
-        """Returns the report in lines, without control codes."""
         return visible("\n".join(_report(self)))
-
-    def __str__(self) -> str:
-        return self.text()
 
     def __repr__(self) -> str:
         return f"<Explanation: {self.family}, {counted(len(self.tokens), 'token')}, {self.state.where}>"
 
     def _repr_html_(self) -> str:
         return _html(self)
-
-    def _repr_markdown_(self) -> str:
-        return fenced(self.text())
 
     def data(self) -> dict[str, Any]:
         """Returns the same as plain values, for JSON."""

@@ -10,7 +10,8 @@ from engine.formats.template.chat_template import ChatTemplate
 from engine.llama.model import ModelInfo
 from engine.runtime.loop.backend import ContextInfo
 from engine.support import _data
-from engine.support.display import counted, fenced, table_html, visible
+from engine.support.display import counted
+from engine.support.report import RowReport
 from engine.turns.embedding import VectorFacts
 
 MarkerKind: TypeAlias = Literal["control token", "text and control tokens", "text"]
@@ -44,7 +45,7 @@ class Marker:
 
 
 @dataclass(frozen=True, slots=True)
-class Inspection:
+class Inspection(RowReport):
     """The facts. `n_ctx`: maximum number of tokens in one conversation here, `n_ctx_train`: the training length.
     `positions`: how far the model's positions reach. `n_sequences` conversations are decoded at once; `kv_tokens` is
     the pool that they share, 0 if each has a buffer of its own. `generates`: False for an embedding model or a
@@ -81,25 +82,10 @@ class Inspection:
     markers: tuple[Marker, ...] = ()
     capabilities: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    def text(self) -> str:
-        """Returns the report as lines `name  value`, without control codes."""
-        rows = self._rows()
-        width = max(len(name) for name, _ in rows)
-        return visible("\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows))
-
-    def __str__(self) -> str:
-        return self.text()
-
     def __repr__(self) -> str:
         return f"<Inspection: {self.name or self.path}, {self.family or self._kind()}>"
 
-    def _repr_html_(self) -> str:
-        return table_html(self._rows())
-
-    def _repr_markdown_(self) -> str:
-        return fenced(self.text())
-
-    def _rows(self) -> list[tuple[str, str]]:
+    def rows(self) -> list[tuple[str, str]]:
         trained = f", {self.positions}" if self.positions else ""
         return [
             ("model", f"{self.name or 'unnamed'} at {self.path}"),

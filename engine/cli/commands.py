@@ -16,7 +16,7 @@ from engine.api.engine import Engine
 from engine.api.engines import Engines
 from engine.cli.chat import Chat, model_name
 from engine.cli.confirm import can_ask
-from engine.cli.doctor import NAME_WIDTH, diagnose
+from engine.cli.doctor import diagnose
 from engine.cli.file_facts import FileFacts, file_facts
 from engine.cli.named import BUILTIN
 from engine.cli.screen import Screen, json_line
@@ -32,6 +32,7 @@ from engine.support._data import builtin_model
 from engine.support.display import visible_json
 from engine.support.errors import ContextOverflowError, EngineError, MissingTemplateError, ModelLoadError, RequestError
 from engine.support.packaged import PACKAGED
+from engine.support.report import aligned, width_of
 from engine.tools import Toolbox
 from engine.turns.options import LoadOptions, RawOptions, TurnOptions
 from engine.types.answer_formats import JsonSchema
@@ -326,12 +327,12 @@ def read_text(file: str) -> str:
 def doctor(_: argparse.Namespace) -> int:
     """Show the facts of this installation; returns 1 if llama.cpp cannot be used."""
     report, screen = diagnose(), Screen(sys.stdout)
-    for name, value in report.rows():
-        row = f"{name:<{NAME_WIDTH}}  {value}"
-        if name == "rebuild":  # a command to copy, in one piece
-            screen.line(row)
+    rows = report.rows()
+    for row, line in zip(rows, aligned(rows), strict=True):
+        if row[0] == "rebuild":  # a command to copy, in one piece
+            screen.line(line)
         else:
-            screen.prose(row, hang=NAME_WIDTH + 2)
+            screen.prose(line, hang=width_of(rows))
     return 1 if report.library is None or report.verdict.outcome == "faulty" else 0
 
 

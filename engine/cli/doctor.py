@@ -19,15 +19,14 @@ from engine.llama.lib import Device, LibraryFacts
 from engine.llama.plan.machine import batch_threads, default_threads
 from engine.runtime.loop.config import AMX_VARIABLE, ContextOptions, ModelOptions, amx_wanted
 from engine.support import _data
-from engine.support.display import visible
 from engine.support.errors import EngineError
+from engine.support.report import RowReport
 
 # Flags of /proc/cpuinfo that determine llama.cpp's speed, x86-64 and then Arm.
 _TELLING = (
     "avx avx2 avx_vnni fma f16c avx512f avx512_vnni avx512_bf16 amx_tile amx_int8 amx_bf16 "
     "asimd asimddp i8mm bf16 sve sve2 sme"
 )
-NAME_WIDTH = 16
 WHEELS = "https://github.com/abetlen/llama-cpp-python#installation"
 _OFFLOAD = {"Metal": ("-DGGML_METAL=on",), "CUDA": ("-DGGML_CUDA=on",), "Vulkan": ("-DGGML_VULKAN=on",), "CPU": ()}
 
@@ -80,7 +79,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Diagnosis(RowReport):
     """Everything that `llama-engine doctor` reports. `library` is None if llama.cpp could not be asked; `library_error`
     says why."""
 
@@ -100,12 +99,7 @@ class Report:
     threads: tuple[int, int]
     """The default number of threads for single tokens, and for many at once."""
 
-    def text(self) -> str:
-        """Returns the report as lines `name  value`, without control codes."""
-        return visible("\n".join(f"{name:<{NAME_WIDTH}}  {value}" for name, value in self.rows()))
-
     def rows(self) -> list[tuple[str, str]]:
-        """Returns names, of at most NAME_WIDTH letters, and values. A row without a name goes with that above."""
         return [
             ("llama-engine", self.engine_version),
             ("Python", f"{self.python} on {self.system}"),
@@ -158,14 +152,14 @@ class Report:
         return [("", what)]
 
 
-def diagnose() -> Report:
+def diagnose() -> Diagnosis:
     """Collect the facts. Starts up to three child processes; reports a broken installation instead of raising."""
     machine = Machine.here()
     cpu, flags = preflight.processor()
     library, error = _ask_library()
     verdict = preflight.examine(ModelOptions(), ContextOptions())
     cure_amx = verdict.remedy == "amx" or machine.needs_cure(faulted=verdict.outcome in ("remedied", "faulty"))
-    return Report(
+    return Diagnosis(
         engine_version=_version(),
         python=platform.python_version(),
         system=platform.platform(terse=True),

@@ -8,11 +8,12 @@ from typing import Any
 
 from engine.llama.gguf.gguf import kind_of
 from engine.llama.gguf.gguf_header import Header, file_type_name, read_header, tensor_type_name
-from engine.support.display import short, visible
+from engine.support.display import short
+from engine.support.report import RowReport
 
 
 @dataclass(frozen=True, slots=True)
-class FileFacts:
+class FileFacts(RowReport):
     """A file's kind, name and architecture as its header states them, why it cannot be loaded, its tensors' number,
     elements and types, its size in bytes, and its keys; of a long array only the length is known."""
 
@@ -28,13 +29,7 @@ class FileFacts:
     size_bytes: int
     metadata: dict[str, Any]
 
-    def text(self) -> str:
-        """Returns a report in lines, without control codes."""
-        rows = list(self._rows())
-        width = max(len(name) for name, _ in rows)
-        return visible("\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows))
-
-    def _rows(self) -> Iterator[tuple[str, str]]:
+    def rows(self) -> Iterator[tuple[str, str]]:
         types = ", ".join(f"{count:,} {name}" for name, count in self.types.items())
         yield "file", f"{self.kind}: {self.name or 'unnamed'} at {self.path}"
         yield "not loaded", self.refused

@@ -90,6 +90,7 @@ def _fit(options: argparse.Namespace) -> int:
 
 def _show_fits(screen: Any, found: "Sequence[Fit]", machine: "Machine") -> None:
     from engine.cli.screen import columns
+    from engine.cli.suggestions import free_text
     from engine.hub.variants import size_text
 
     words = {True: "yes", False: "no", None: "-"}
@@ -116,9 +117,8 @@ def _show_fits(screen: Any, found: "Sequence[Fit]", machine: "Machine") -> None:
         screen.prose(f"The model is {found[0].positions}.")
     if found[0].warning:
         screen.prose(f"{found[0].warning}.")
-    if machine.available is not None:
-        there = f", and {size_text(sum(each.memory_free for each in machine.gpus))} on GPUs" if machine.gpus else ""
-        screen.prose(f"{size_text(machine.available)} are free{there}; FITS leaves a tenth to other programs.")
+    if free := free_text(machine):
+        screen.prose(free)
 
 
 def _common(names: list[str]) -> tuple[str, list[str]]:

@@ -144,11 +144,16 @@ def _show(
     for line in columns(table, right=(0, 1, 2)):
         screen.line(line)
     licenses = ", ".join(sorted({each.row.license for each in every}))
-    free = ""
-    if machine.available is not None:
-        devices = f", and {size_text(sum(each.memory_free for each in machine.gpus))} on GPUs" if machine.gpus else ""
-        free = f"{size_text(machine.available)} are free{devices}; FITS leaves a tenth to other programs. "
+    free = free_text(machine)
     screen.prose(
         f"SIZE is the download, as listed on the Hub. MEMORY is about what a conversation of {n_ctx:,} tokens takes; "
-        f"`llama-engine models fit NAME` reads the file's own header. {free}License: {licenses}."
+        f"`llama-engine models fit NAME` reads the file's own header. {free}{free and ' '}License: {licenses}."
     )
+
+
+def free_text(machine: Machine) -> str:
+    """Returns what is free, and what of it FITS leaves; "" if that is not known."""
+    if machine.available is None:
+        return ""
+    devices = f", and {size_text(sum(each.memory_free for each in machine.gpus))} on GPUs" if machine.gpus else ""
+    return f"{size_text(machine.available)} are free{devices}; FITS leaves a tenth to other programs."

@@ -131,7 +131,7 @@ def reports(evil: str, _: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def the_doctor(evil: str, _: Path, patch: pytest.MonkeyPatch) -> None:
-    report = doctor.Report(
+    report = doctor.Diagnosis(
         evil, evil, evil, evil, (evil,), doctor.Machine(evil, evil), None, evil,
         doctor.Verdict("faulty", evil),
         evil, None, Path("h"), Path("o"), (1, 1),

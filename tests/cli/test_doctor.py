@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.cli import doctor
-from engine.cli.doctor import Machine, Report
+from engine.cli.doctor import Machine, Diagnosis
 from engine.isolated import preflight
 from engine.isolated.preflight import Verdict
 from engine.llama.lib import Device, LibraryFacts
@@ -23,7 +23,7 @@ FACTS = LibraryFacts(
     supports_gpu_offload=True,
     devices=(Device("CUDA0", "A card", True, 3 * 2**30, 4 * 2**30), Device("CPU", "A chip", False, 0, 0)),
 )
-REPORT = Report(
+REPORT = Diagnosis(
     engine_version="0.1.0",
     python="3.11.7",
     system="Linux",
