@@ -6,11 +6,11 @@ copies), `from_json` exists; `lipsum`, and the filters that no chat template nee
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, cast
 
 import jinja2
 from jinja2 import meta, nodes
@@ -207,7 +207,16 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys, default=_listed
+    )
+
+
+def _listed(value: object) -> list[object]:
+    """Returns what a filter such as `map` yields, as llama.cpp's own renderer has it: a list."""
+    if isinstance(value, Iterator):
+        return list(cast("Iterator[object]", value))
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def _raise_exception(message: str) -> None:

@@ -78,7 +78,7 @@ DIFFERENT: dict[str, tuple[str, set[str]]] = {
     "gpt-oss": HARMONY,
     "ibm-granite-granite-3.3-2B-Instruct": ("no marks around answers", {"content", "text before a call"}),
     "inclusionai-ling-3.0-flash": ("no line break behind reasoning", {"reasoning and call"}),
-    "llama-cpp-deepseek-r1": ("no line break between calls", {"two calls"}),
+    "llama-cpp-deepseek-r1": ("text beside calls as a message", {"text before a call"}),
     "muse-glimmer": ("the stop for the answer's end", {"content", "reasoning and content"}),
     "openai-gpt-oss-120b": HARMONY,
     "openbmb-MiniCPM5-1B": ("values as Python writes them, and CDATA", {"every JSON type", "escapes and unicode"}),
