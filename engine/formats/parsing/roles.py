@@ -9,7 +9,7 @@ from enum import StrEnum, auto
 from functools import lru_cache
 from itertools import repeat
 
-from engine.formats.families import Format
+from engine.formats.families import Format, JsonSyntax, TaggedJsonSyntax, ToolSyntax
 from engine.formats.parsing.reader import CUT, Mark, Markers, Spelling, compiled
 from engine.formats.parsing.shapes.section import CallMarks, call_marks
 from engine.formats.parsing.unmarked import Demands
@@ -91,41 +91,47 @@ class Roles:
 _NO_SPACE = Mark()
 
 
-@lru_cache(maxsize=256)
 def roles_of(format_: Format, spelling: Spelling, demands: Demands, *, tools: bool) -> Roles:
     """Returns the roles of a format's markers. `tools`: there are tools, and their names are known."""
-    syntax = format_.tools if demands.calls else None
-    calls = call_marks(syntax, spelling) if syntax else CallMarks()
-    marks = _marks(format_, spelling, demands, calls)
-    control = frozenset(spelling.characters.values() if demands.calls else ())
-    strays = dict.fromkeys([*_strays(format_, spelling, demands), *control])
+    anywhere = tools and demands.calls and not (demands.json or demands.drops)
+    return _made(format_, spelling, calls=demands.calls, json=demands.json, tools=tools, anywhere=anywhere)
+
+
+@lru_cache(maxsize=512)
+def _made(format_: Format, spelling: Spelling, *, calls: bool, json: bool, tools: bool, anywhere: bool) -> Roles:
+    """`anywhere`: JSON anywhere in the answer may be a call."""
+    syntax = format_.tools if calls else None
+    call = call_marks(syntax, spelling) if syntax else CallMarks()
+    marks = _marks(format_, spelling, call, json=json)
+    control = frozenset(spelling.characters.values() if calls else ())
+    strays = dict.fromkeys([*_strays(format_, syntax, spelling), *control])
     opens = _in_prose(format_, spelling, marks[Role.OPENS])
-    in_content = [*calls.openers, *opens, *marks[Role.OTHER], *strays]
+    in_content = [*call.openers, *opens, *marks[Role.OTHER], *strays]
     in_content += _texts(marks, Role.END, Role.STOP, Role.FENCE)
     known = {*in_content, *_texts(marks, Role.ANSWER_END, Role.CLOSES, Role.START, Role.HEADER)}
-    call_ends = [text for text in calls.closers.literals if text not in known]
-    elements = _elements(call_ends, known, tuple(calls.openers))
-    whole = MARKS if _reads_whole(format_, demands, tools=tools) else ()
+    call_ends = [text for text in call.closers.literals if text not in known]
+    elements = _elements(call_ends, known, tuple(call.openers))
+    whole = MARKS if anywhere and _has_whole_objects(syntax) else ()
     in_content += [*call_ends, *sorted(elements), *whole]
-    at_start = [*calls.openers, *_texts(marks, Role.OPENS, Role.CLOSES, Role.ANSWER, Role.START, Role.HEADER)]
+    at_start = [*call.openers, *_texts(marks, Role.OPENS, Role.CLOSES, Role.ANSWER, Role.START, Role.HEADER)]
     at_start += [*_texts(marks, Role.FENCE, Role.END, Role.STOP), *strays, *call_ends]
     ends_reasoning = _texts(marks, Role.CLOSES, Role.OTHER)
     # In the order of their places in the format, so that compiled patterns are shared.
     # A call without its section is one in reasoning, too, if it names a declared tool and ends the output.
-    in_reasoning = [*ends_reasoning, *(text for text in calls.openers if text in calls.wrappers or tools)]
+    in_reasoning = [*ends_reasoning, *(text for text in call.openers if text in call.wrappers or tools)]
     at = {
         Place.AT_START: compiled(*at_start),
         Place.IN_CONTENT: compiled(*in_content, *(marks[Role.ANSWER] if format_.content_repeats else ())),
         Place.IN_ANSWER: compiled(*in_content, *marks[Role.ANSWER_END]),
         Place.IN_REASONING: compiled(*in_reasoning),
-        Place.BEHIND_CALL: compiled(*_texts(marks, Role.END, Role.STOP, Role.ANSWER_END), *calls.closers.literals),
+        Place.BEHIND_CALL: compiled(*_texts(marks, Role.END, Role.STOP, Role.ANSWER_END), *call.closers.literals),
     }
     named = {
         **marks,
         Role.CUT: [CUT],
         Role.BARE: [BARE],
-        Role.SECTION: calls.openers.keys() - {*calls.is_call.literals} if calls.is_call.literals else (),
-        Role.CLOSER: calls.closers.literals,
+        Role.SECTION: call.openers.keys() - {*call.is_call.literals} if call.is_call.literals else (),
+        Role.CLOSER: call.closers.literals,
         Role.CALL_END: call_ends,
         Role.ELEMENT: elements,
         Role.WHOLE: whole,
@@ -144,11 +150,11 @@ def roles_of(format_: Format, spelling: Spelling, demands: Demands, *, tools: bo
         skipped=skipped,
         header_end=spelling.mark(format_.header[1]),
         ends_draft=compiled(*ends_reasoning),
-        behind_section=_behind_section(calls),
+        behind_section=_behind_section(call),
     )
 
 
-def _marks(format_: Format, spelling: Spelling, demands: Demands, calls: CallMarks) -> dict[Role, Mapping[str, Mark]]:
+def _marks(format_: Format, spelling: Spelling, calls: CallMarks, *, json: bool) -> dict[Role, Mapping[str, Mark]]:
     """Returns the markers that a format names, by what they mean."""
     reasoning, marks = format_.reasoning, spelling.marks
     opens = (reasoning.open, *reasoning.also_open) if reasoning else ()
@@ -161,7 +167,7 @@ def _marks(format_: Format, spelling: Spelling, demands: Demands, calls: CallMar
         Role.ANSWER_END: marks(format_.content[1]),
         Role.START: marks(format_.start),
         Role.HEADER: marks(format_.header[0]),
-        Role.FENCE: marks(*(("\n```json\n", "\n```\n") if demands.json else ())),
+        Role.FENCE: marks(*(("\n```json\n", "\n```\n") if json else ())),
         Role.END: marks(*format_.ends),
         # A marker that begins another part of the turn ends the previous part, if it cannot occur in prose.
         Role.OTHER: marks(*filter(spelling.is_hard, (format_.content[0], format_.start))),
@@ -171,9 +177,9 @@ def _marks(format_: Format, spelling: Spelling, demands: Demands, calls: CallMar
     return found
 
 
-def _strays(format_: Format, spelling: Spelling, demands: Demands) -> Mapping[str, Mark]:
+def _strays(format_: Format, tools: ToolSyntax | None, spelling: Spelling) -> Mapping[str, Mark]:
     """Returns the markers that close something, and cannot occur in prose."""
-    reasoning, tools = format_.reasoning, format_.tools if demands.calls else None
+    reasoning = format_.reasoning
     closes = (reasoning.close, *reasoning.also_close) if reasoning else ()
     over = [format_.content[1], *(tools.section[1:] + tools.call_marks[1:] if tools else ())]
     later = reasoning is not None and reasoning.where != "start"
@@ -206,10 +212,8 @@ def _behind_section(calls: CallMarks) -> Markers:
     return compiled(*begins, *(text for text in others if not any(map(str.startswith, begins, repeat(text)))))
 
 
-def _reads_whole(format_: Format, demands: Demands, *, tools: bool) -> bool:
-    syntax = format_.tools
-    anywhere = syntax and (syntax.shape == "json" or syntax.shape == "tagged_json") and syntax.whole_objects
-    return bool(demands.calls and anywhere and tools and not (demands.json or demands.drops))
+def _has_whole_objects(syntax: ToolSyntax | None) -> bool:
+    return isinstance(syntax, JsonSyntax | TaggedJsonSyntax) and syntax.whole_objects
 
 
 def _texts(marks: Mapping[Role, Mapping[str, Mark]], *roles: Role) -> list[str]:

@@ -80,7 +80,23 @@ class TextTurn:
     def run(self) -> Gen[None]:
         """Read the whole turn, to the end of the input."""
         yield from self._begin()
-        while (yield from self._text()):
+        while True:
+            if self.reasons_on:
+                self.reasons_on = False
+                yield from self.reason(None, resumed=True)
+            span = self.span = Span(self.emitter, self.reader, "content", self.lead, self.edge)
+            self.lead, self.edge = "", "space"
+            yield from self._space()
+            first = yield from self._first()
+            place = Place.IN_ANSWER if self.answering else Place.IN_CONTENT
+            found = yield from self._read(_in_text, place, span.write, first)
+            if found is None:
+                span.end(exact=self.untouched or self.is_exact)
+                return
+            row, hit = found
+            step = row.does(self, hit)
+            if step is not None:  # not by `_run`: one generator less that each piece of text passes
+                yield from step
             self.untouched = False
 
     def _begin(self) -> Gen[None]:
@@ -99,25 +115,6 @@ class TextTurn:
                 self.untouched = reader.undecided = False
                 yield from self.reason(None if hit is None else roles.mark(Role.OPENS, hit), self.lead)
         reader.undecided = False
-
-    def _text(self) -> Gen[bool]:
-        """Read text, and what ends it. Returns False at the end of the input."""
-        if self.reasons_on:
-            self.reasons_on = False
-            yield from self.reason(None, resumed=True)
-        span = self.span = Span(self.emitter, self.reader, "content", self.lead, self.edge)
-        self.lead, self.edge = "", "space"
-        yield from self._space()
-        first = yield from self._first()
-        found = yield from self._read(
-            _in_text, Place.IN_ANSWER if self.answering else Place.IN_CONTENT, span.write, first
-        )
-        if found is None:
-            span.end(exact=self.untouched or self.is_exact)
-            return False
-        row, hit = found
-        yield from _run(row.does(self, hit))
-        return True
 
     def _first(self) -> Gen[str | None]:
         """Returns the marker at the front of a text; None if it begins with other text."""
@@ -538,7 +535,7 @@ def _read_reasoning(turn: TextTurn, hit: str) -> Gen[None]:
     """Reasoning is read, with what ends it."""
     mark = turn.roles.mark(Role.OPENS, hit)
     turn.span.end(mark.before)
-    yield from turn.reason(mark)
+    return turn.reason(mark)
 
 
 def _skip_opening(turn: TextTurn, hit: str) -> None:

@@ -5,7 +5,7 @@ that names a declared tool and fits its schema.
 import json
 import re
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property
 from typing import Any, cast
 
 from engine.formats.parsing.emitter import Emitter
@@ -38,16 +38,20 @@ class WholeCalls:
     def __init__(self, reader: Reader, emitter: Emitter, spelling: Spelling) -> None:
         self._reader = reader
         self._emitter = emitter
-        self._trial_of = partial(WholeTrial, reader, emitter, spelling, _Tools(emitter.tools or {}))
+        self._spelling = spelling
         self._trial: WholeTrial | None = None
         self._failed = 0
+
+    @cached_property
+    def _tools(self) -> "_Tools":
+        return _Tools(self._emitter.tools or {})
 
     def stands_here(self) -> Gen[bool]:
         """Whether whole calls stand at the front, with the fence around them. Consumes nothing; holds the text while it
         may be one."""
         if self._failed == MOST or (yield from self._reader.judged(_begins)) is not True:
             return False
-        self._trial = trial = self._trial_of()
+        self._trial = trial = WholeTrial(self._reader, self._emitter, self._spelling, self._tools)
         stands = yield from trial.succeeds()
         self._failed += not stands and trial.inner.consumed > WINDOW
         return stands
