@@ -151,8 +151,8 @@ class _Inner:
 _LONGEST_KEY = 128
 _ATTRIBUTES = re.compile(r"""(\S+?)["']?(?:\s+[\w:\-]+\s*=\s*(?:"[^"]*(?:"|$)|'[^']*(?:'|$)|[^\s"']+))+\s*""")
 """A key, and the attributes behind it; the last may lack the quotation mark that the end of the key brings."""
-_IDLE = re.compile(r"""(?:\s*[\w:\-]+=["']?[\w.\-]*["']?(?=\s|$))*\s*""")
-"""Attributes of a call, which say nothing that its reader needs."""
+_IDLE = re.compile(r"\S*(?:\s+[\w:\-]+=\S*)*\s*")
+"""Attributes of a call, which say nothing that its reader needs. Other words are prose."""
 _CDATA_OPEN = "<![CDATA["
 _CDATA_CLOSE = compiled("]]>")
 
