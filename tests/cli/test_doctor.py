@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.cli import doctor
-from engine.cli.doctor import Machine, Diagnosis
+from engine.cli.doctor import Diagnosis, Machine
 from engine.isolated import preflight
 from engine.isolated.preflight import Verdict
 from engine.llama.lib import Device, LibraryFacts

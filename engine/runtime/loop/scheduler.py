@@ -251,6 +251,8 @@ class Scheduler:
 def _by_adapters(batches: Sequence[Sequence[Chunk]], in_force: Scales) -> list[list[Chunk]]:
     """Split the batches by the adapters of their chunks, all batches of one set after one another; each in ascending
     order of sequences. A unit of media is a batch of its own."""
+    if len(batches) == 1 and len(batches[0]) == 1:  # one stream's token
+        return [[batches[0][0]]]
     groups: dict[Scales, list[list[Chunk]]] = {in_force: []}
     for batch in batches:
         parts: dict[Scales, list[Chunk]] = {}
