@@ -32,6 +32,7 @@ from engine.support.hints import unknown_option
 from engine.types.media import MediaUrls
 from engine.types.messages import DocumentLike
 from engine.types.sampling import (
+    JsonLayout,
     LogitsProcessor,
     Overflow,
     Progress,
@@ -213,6 +214,7 @@ class FreeTurnOptions(_CommonOptions, total=False):
     strict_tools: bool
     parallel_tool_calls: bool
     answer_reserve: Annotated[int, Field(ge=1)]
+    json_layout: JsonLayout | None
     close_at_limit: bool
 
 
@@ -237,6 +239,8 @@ class TurnOptions(FreeTurnOptions, total=False):
       `ResponseFormat(...)`, or OpenAI's dictionary. With tools: a call, or such an answer.
     - `answer_reserve`: tokens of `max_tokens` (at most half of them) that are reserved for a constrained answer:
       reasoning is closed when only these are left.
+    - `json_layout`: "compact" writes a JSON answer on one line, "indented" one member a line; None, the default: as the
+      model begins it. Small models answer better in the form that they know.
     - `close_at_limit`: True, the default, completes a JSON answer in the last of its tokens: what is open is closed,
       and what the schema requires and the model did not reach gets the shortest value. The completion then has
       `finish_reason` "length", and `parse_error` beside `parsed`.

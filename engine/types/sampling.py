@@ -34,6 +34,7 @@ Progress: TypeAlias = Callable[[int, int], bool | None]
 """Called with the number of a prompt's tokens evaluated so far and their total; stops the turn by returning False."""
 
 
+JsonLayout: TypeAlias = Literal["compact", "indented"]
 Overflow: TypeAlias = Literal["error", "truncate_oldest", "shorten_results"]
 
 

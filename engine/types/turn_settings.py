@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 from engine.types.messages import DocumentLike
 from engine.types.sampling import (
     DEFAULT_REASONING_FORMAT,
+    JsonLayout,
     Overflow,
     Progress,
     Reasoning,
@@ -33,6 +34,7 @@ class TurnSettings:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     given: frozenset[str] = frozenset()
     response_format: Any = None
+    json_layout: JsonLayout | None = None
     close_at_limit: bool = True
     answer_reserve: int = RESERVE
     tool_choice: AllowedChoice = "auto"

@@ -1,9 +1,10 @@
 """The grammar of a whole turn: reasoning that may open, then an answer or calls, in the family's own syntax."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.formats.families import Format, MarkedSyntax, ToolSyntax
+from engine.formats.grammar.indented_json import indented
 from engine.formats.grammar.lark import Cut, GrammarText
 from engine.formats.grammar.nodes import (
     NOTHING,
@@ -20,6 +21,7 @@ from engine.formats.grammar.nodes import (
 )
 from engine.formats.parsing import channels, shapes
 from engine.types.constraint import TurnGrammar
+from engine.types.sampling import JsonLayout
 from engine.types.tools import Tool
 
 _SPACE = Pattern(r"[ \t\r\n]{0,4}")
@@ -29,16 +31,27 @@ _ANYTHING = Pattern("(?s:.*)")
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What an answer must be: its grammar, and the callers' own grammars by the names of the rules that stand for them.
-    `exact`: white space at its ends belongs to it, so that the grammar allows none but the template's."""
+    `exact`: white space at its ends belongs to it, so that the grammar allows none but the template's. `layout`: how
+    JSON is laid out; None: as the model begins it."""
 
     node: Node
     callers: Mapping[str, str] = field(default_factory=dict[str, str])
     exact: bool = False
+    layout: JsonLayout | None = None
 
     @property
     def is_json(self) -> bool:
         """Whether the answer is JSON under a schema."""
         return isinstance(self.node, JsonText)
+
+    def written(self, rules: Rules) -> Node:
+        """Returns the grammar of its text. JSON is on one line or on several: what follows its first bracket tells."""
+        if not isinstance(self.node, JsonText) or self.layout == "compact":
+            return self.node
+        lines = indented(self.node.schema, rules)
+        if lines is None:
+            return self.node
+        return lines if self.layout == "indented" else one_of(lines, self.node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +75,9 @@ def turn_grammar(format_: Format, allowed: Allowed, cut: Cut, rules: Rules) -> T
         parts.append(calls(format_, allowed.tools, rules, allowed.most_calls, begun=allowed.begun))
     after = first = parts
     if allowed.answer is not None:
-        after = [*parts, _answered(format_, allowed.answer, cut)]
-        first = [*parts, _answered(format_, allowed.answer, cut, reasoned=False)]
+        answer = replace(allowed.answer, node=allowed.answer.written(rules))
+        after = [*parts, _answered(format_, answer, cut)]
+        first = [*parts, _answered(format_, answer, cut, reasoned=False)]
     closed = one_of(*(after if allowed.reasoned else first))
     starts = (_opening(format_, one_of(*first), one_of(*after)) or closed, closed)
     callers: Mapping[str, str] = allowed.answer.callers if allowed.answer else {}

@@ -8,8 +8,9 @@ from engine.runtime.guidance.matcher import Matcher
 from engine.support.errors import RequestError
 
 _IN_STRING = ('"',)
-_BETWEEN = ("}", "]", ",", ":", '"', "0", "null", "false", "{", "[")
-"""What is tried first, in this order: what closes or goes on, then the shortest value of each kind."""
+_BETWEEN = ("}", "]", "\n", ",", ":", '"', "0", "null", "false", "{", "[")
+"""What is tried first, in this order: what closes or goes on, then the shortest value of each kind. A line break stands
+before what closes, where the answer is laid out over lines."""
 _CLOSERS = frozenset(b'"]} \n')
 _MOST_TOKENS = 256
 _MOST_SECONDS = 2.0

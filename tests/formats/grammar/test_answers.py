@@ -344,7 +344,7 @@ def test_what_is_no_choice_is_refused(llm: Engine, choice: Any, says: str) -> No
         llm.chat("Hi", [multiply], tool_choice=choice)
 
 
-def test_json_is_compact() -> None:
+def test_json_on_one_line_has_no_more_than_a_blank_between_its_parts() -> None:
     schema: dict[str, Any] = {
         "type": "object",
         "properties": {"a": {"enum": [1]}, "b": {"enum": [[2]]}},
@@ -353,7 +353,9 @@ def test_json_is_compact() -> None:
     schema["additionalProperties"] = False
     with scripted('{\n  "a" : 1,\n  "b": 2}') as engine:
         every = {
-            engine.chat("Go", response_format=JsonSchema(schema), reasoning=False, seed=seed).content
+            engine.chat(
+                "Go", response_format=JsonSchema(schema), json_layout="compact", reasoning=False, seed=seed
+            ).content
             for seed in range(30)
         }
     comma, colon = "(, ?)", "(: ?)"
