@@ -52,13 +52,23 @@ class Added:
         if failure is not None:
             return {**cells, _ERROR: ": ".join(failure[name] for name in ("code", "message") if name in failure)}
         answer = cast("Mapping[str, Any]", line)["completion"]
-        cells |= {_ANSWER: answer["content"], _FINISH: answer["finish_reason"], _ERROR: answer["parse_error"]}
         value: Any = answer["parsed"]
+        cells |= {
+            _ANSWER: _one_line(answer["content"], value),
+            _FINISH: answer["finish_reason"],
+            _ERROR: answer["parse_error"],
+        }
         if isinstance(value, Mapping):
             parsed = cast("Mapping[str, Any]", value)
             cells |= {column: _cell(parsed.get(name)) for name, column in self.fields.items()}
         cells |= dict.fromkeys(self.parsed, _cell(cast("object", value)))
         return cells | dict.fromkeys(self.calls, json.dumps(answer["tool_calls"], ensure_ascii=False))
+
+
+def _one_line(content: str, value: object) -> str:
+    """Returns the text of an answer; JSON, of which this is the value, on one line, so that a row of a file stays one."""
+    is_json = isinstance(value, Mapping | list)
+    return cell_text(json.loads(content)) if is_json and "\n" in content else content
 
 
 def _cell(value: object) -> object:

@@ -247,6 +247,13 @@ def test_fields_of_a_schema_are_columns(tmp_path: Path) -> None:
         assert (cut["finish_reason"], cut["count"], bool(cut["error"])) == ("length", "", True)
 
 
+def test_an_answer_over_several_lines_is_one_line_of_the_table(tmp_path: Path) -> None:
+    with engine(lambda prompt: written(prompt, '{\n  "answer": "é\\n",\n  "count": 3\n}')) as llm:
+        run([{"prompt": "a"}], tmp_path / "out.csv", llm, schema=Order)
+    [row] = read(tmp_path / "out.csv")
+    assert (row["answer"], row["parsed_answer"]) == ('{"answer": "é\\n", "count": 3}', "é\n")
+
+
 @pytest.mark.parametrize(
     ("schema", "text", "columns"),
     [
