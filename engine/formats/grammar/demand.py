@@ -115,9 +115,10 @@ def _allowed(demand: Demand, enforcer: Enforcer) -> tuple[Allowed, Holds] | None
     if must or (isinstance(choice, AllowedTools) and choice.mode == "required"):
         most = None if parallel else 1
         return Allowed(None, [_held(tool, enforcer) for tool in chosen], most), "answer"
-    answer = demand.response and replace(demand.response.answer, layout=settings.json_layout)
+    answer = None if demand.response is None else demand.response.answer
     if answer is not None:
-        return Allowed(answer, [_held_or_free(tool, demand, enforcer) for tool in chosen], most), "answer"
+        held = [_held_or_free(tool, demand, enforcer) for tool in chosen]
+        return Allowed(answer, held, most, layout=settings.json_layout), "answer"
     if chosen and (isinstance(choice, AllowedTools) or settings.strict_tools or any(tool.strict for tool in chosen)):
         return Allowed(None, [_held_or_free(tool, demand, enforcer) for tool in chosen], most, begun=True), "calls"
     return None

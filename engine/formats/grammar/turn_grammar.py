@@ -1,7 +1,7 @@
 """The grammar of a whole turn: reasoning that may open, then an answer or calls, in the family's own syntax."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from engine.formats.families import Format, MarkedSyntax, ToolSyntax
 from engine.formats.grammar.indented_json import indented
@@ -31,40 +31,40 @@ _ANYTHING = Pattern("(?s:.*)")
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What an answer must be: its grammar, and the callers' own grammars by the names of the rules that stand for them.
-    `exact`: white space at its ends belongs to it, so that the grammar allows none but the template's. `layout`: how
-    JSON is laid out; None: as the model begins it."""
+    `exact`: white space at its ends belongs to it, so that the grammar allows none but the template's."""
 
     node: Node
     callers: Mapping[str, str] = field(default_factory=dict[str, str])
     exact: bool = False
-    layout: JsonLayout | None = None
 
     @property
     def is_json(self) -> bool:
         """Whether the answer is JSON under a schema."""
         return isinstance(self.node, JsonText)
 
-    def written(self, rules: Rules) -> Node:
-        """Returns the grammar of its text. JSON is on one line or on several: what follows its first bracket tells."""
-        if not isinstance(self.node, JsonText) or self.layout == "compact":
+    def written(self, layout: JsonLayout | None, rules: Rules) -> Node:
+        """Returns the grammar of its text. JSON without a layout has either: the model begins it."""
+        if not isinstance(self.node, JsonText) or layout == "compact":
             return self.node
         lines = indented(self.node.schema, rules)
         if lines is None:
             return self.node
-        return lines if self.layout == "indented" else one_of(lines, self.node)
+        return lines if layout == "indented" else one_of(lines, self.node)
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
     """What a turn may contain besides reasoning: an answer of this kind, calls of these tools, or either; at most
     `most_calls` calls (None: any number). `begun`: the grammar begins at a call's own markers, not at a heading before
-    them. `reasoned`: where reasoning can no longer open, it has been closed, rather than never opened."""
+    them. `reasoned`: where reasoning can no longer open, it has been closed, rather than never opened. `layout`:
+    how an answer of JSON is laid out (None: as the model begins it)."""
 
     answer: Answer | None = None
     tools: Sequence[Tool] = ()
     most_calls: int | None = None
     begun: bool = False
     reasoned: bool = True
+    layout: JsonLayout | None = None
 
 
 def turn_grammar(format_: Format, allowed: Allowed, cut: Cut, rules: Rules) -> TurnGrammar:
@@ -75,9 +75,9 @@ def turn_grammar(format_: Format, allowed: Allowed, cut: Cut, rules: Rules) -> T
         parts.append(calls(format_, allowed.tools, rules, allowed.most_calls, begun=allowed.begun))
     after = first = parts
     if allowed.answer is not None:
-        answer = replace(allowed.answer, node=allowed.answer.written(rules))
-        after = [*parts, _answered(format_, answer, cut)]
-        first = [*parts, _answered(format_, answer, cut, reasoned=False)]
+        node = allowed.answer.written(allowed.layout, rules)
+        after = [*parts, _answered(format_, node, cut, exact=allowed.answer.exact)]
+        first = [*parts, _answered(format_, node, cut, exact=allowed.answer.exact, reasoned=False)]
     closed = one_of(*(after if allowed.reasoned else first))
     starts = (_opening(format_, one_of(*first), one_of(*after)) or closed, closed)
     callers: Mapping[str, str] = allowed.answer.callers if allowed.answer else {}
@@ -111,20 +111,20 @@ def calls(format_: Format, tools: Sequence[Tool], rules: Rules, most: int | None
     return in_order(lead, shapes.grammar(format_.tools, tools, rules, most=most), _end_of_calls(format_))
 
 
-def _answered(format_: Format, answer: Answer, cut: Cut, *, reasoned: bool = True) -> Node:
+def _answered(format_: Format, answer: Node, cut: Cut, *, exact: bool, reasoned: bool = True) -> Node:
     if format_.channels is not None:
-        return channels.answer_grammar(format_.channels, answer.node)
+        return channels.answer_grammar(format_.channels, answer)
     opening, closing = (Marker(text) for text in format_.content)
     is_token = any(isinstance(part, int) for part in cut(opening.text))
     end = maybe(Marker(format_.ends[0])) if format_.ends else InOrder(())
     space = _lead(format_)
-    lead = space if not answer.exact else _after_reasoning(format_) if reasoned else NOTHING
+    lead = space if not exact else _after_reasoning(format_) if reasoned else NOTHING
     if not opening.text:
-        return in_order(lead, answer.node, end)
-    marked = in_order(space, opening, answer.node, closing)
+        return in_order(lead, answer, end)
+    marked = in_order(space, opening, answer, closing)
     if is_token and not _closes_reasoning(format_):
         return in_order(marked, end)
-    return in_order(one_of(in_order(lead, answer.node), marked), end)
+    return in_order(one_of(in_order(lead, answer), marked), end)
 
 
 def _spellings(syntax: ToolSyntax) -> list[ToolSyntax]:

@@ -31,14 +31,16 @@ def answer(wish: str, schema: Any, **options: Any) -> Completion[Any]:
     return ENGINE.chat("Hi", **form)
 
 
-def laid_out(value: Any, depth: int = 0) -> str:
-    """The value with one member a line; lists of numbers, texts and the like on one."""
+def laid_out(value: Any, depth: int = 0, deepest: int = 99) -> str:
+    """The value with one member a line; lists of numbers, texts and the like on one, and what is deeper."""
+    if depth > deepest:
+        return json.dumps(value)
     outer, inner = "\n" + "  " * depth, "\n" + "  " * (depth + 1)
     if isinstance(value, dict) and value:
-        members = [f"{json.dumps(key)}: {laid_out(each, depth + 1)}" for key, each in value.items()]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        members = [f"{json.dumps(key)}: {laid_out(each, depth + 1, deepest)}" for key, each in value.items()]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
         return f"{{{inner}{f',{inner}'.join(members)}{outer}}}"
     if isinstance(value, list) and any(isinstance(each, dict | list) for each in value):  # pyright: ignore[reportUnknownVariableType]
-        return f"[{inner}{f',{inner}'.join(laid_out(each, depth + 1) for each in value)}{outer}]"  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        return f"[{inner}{f',{inner}'.join(laid_out(each, depth + 1, deepest) for each in value)}{outer}]"  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     return json.dumps(value)
 
 
@@ -107,7 +109,7 @@ def test_a_layout_that_the_caller_names_holds(pair: tuple[dict[str, Any], Any]) 
     )
 )
 def test_values_that_the_schema_leaves_open(value: Any) -> None:
-    for text in (laid_out({"k": value}), json.dumps({"k": value})):
+    for text in (laid_out({"k": value}, deepest=3), json.dumps({"k": value})):
         assert json.loads(answer(text, {"type": "object"}).content) == {"k": value}
 
 
