@@ -66,7 +66,7 @@ class Added:
 
 
 def _one_line(content: str, value: object) -> str:
-    """Returns the text of an answer; JSON, of which this is the value, on one line, so that a row of a file stays one."""
+    """Returns the text of an answer; JSON, of which this is the value, on one line, as a row of a file is."""
     is_json = isinstance(value, Mapping | list)
     return cell_text(json.loads(content)) if is_json and "\n" in content else content
 
