@@ -1,9 +1,10 @@
 """Patterns and grammars that explode are refused within the deadline, in the memory of a child; others go on.
 
-What is tried is what is then done: both grammars of a turn, over the model's own tokens, and some tokens further.
+What is tried is what is then done, over the model's own tokens, with the grammar that the others of a turn hold.
 """
 
 import contextlib
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from engine import Engine
 from engine.openai import OpenAI
 from engine.runtime.guidance import matcher
 from engine.runtime.guidance.guide import check_constraint
-from engine.runtime.guidance.matcher import Compiler
+from engine.runtime.guidance.matcher import Compiler, check
 from engine.runtime.guidance.vocabulary import Vocabulary
 from engine.support.errors import RequestError
 from engine.support.limits import resident_bytes
@@ -141,13 +142,21 @@ def test_as_many_repetitions_as_a_long_text_has_are_held(llm: Engine) -> None:
     assert answer.finish_reason in ("stop", "length")
 
 
-def test_both_grammars_of_a_turn_are_tried() -> None:
+def test_a_trial_sees_what_the_first_mask_shows() -> None:
+    """In a vocabulary with long tokens a mask looks far ahead."""
+    tokens = [*(bytes([byte]) for byte in range(256)), *(b" " * count for count in range(2, 100)), b"<|end|>"]
+    grammar = json.dumps({"grammars": [{"lark_grammar": AMBIGUOUS.grammar}]})
+    with pytest.raises(RequestError, match="Too many items"):
+        check([grammar], Vocabulary(tokens, [len(tokens) - 1], len(tokens) - 1))
+
+
+def test_the_grammar_behind_reasoning_is_tried() -> None:
     """An answer that only begins after reasoning is not reached from the turn's beginning."""
     fine = '{"grammars": [{"lark_grammar": "start: /a/"}]}'
     wrong = '{"grammars": [{"lark_grammar": "start: /a/ & /b/"}]}'
     vocabulary = Vocabulary.of(ByteVocab())
-    checked = check_constraint(Constraint(TurnGrammar(opening=fine, closed=fine)), vocabulary)
-    assert len(checked.sizes) == 2
+    constraint = Constraint(TurnGrammar(opening=fine, closed=fine))
+    assert len(check_constraint(constraint, vocabulary).sizes) == 2
     with pytest.raises(RequestError):
         check_constraint(Constraint(TurnGrammar(opening=fine, closed=wrong)), vocabulary)
 

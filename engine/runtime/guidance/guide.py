@@ -32,9 +32,11 @@ class ParserView(Protocol):
 
 
 def check_constraint(constraint: Constraint, vocabulary: Vocabulary) -> Constraint:
-    """Try in a child process what `compile_constraint` does. Returns the constraint with the sizes that were found.
-    Raises RequestError for a grammar that cannot be enforced, or is not compiled in time."""
-    return replace(constraint, sizes=tuple(verdict.size for verdict in check(_grammars(constraint), vocabulary)))
+    """Try in a child process what `compile_constraint` does, with the grammar that all other grammars of the turn are
+    made of: what they add is the family's own text. Returns the constraint with the sizes that were found. Raises
+    RequestError for a grammar that cannot be enforced, or is not compiled in time."""
+    (verdict,) = check([constraint.grammar.closed], vocabulary)
+    return replace(constraint, sizes=(verdict.size,) * len(_grammars(constraint)))
 
 
 def compile_constraint(constraint: Constraint, compiler: Compiler) -> None:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from io import FileIO
-from random import Random
 from typing import Any, BinaryIO, NamedTuple
 
 from engine.runtime.guidance.vocabulary import Vocabulary
@@ -45,8 +44,8 @@ _GROWTH = 192 << 20
 """Bytes that the grammars of one order may take, tokenizers not counted: an object of 1,500 optional members takes 13
 MiB, and this process takes as many for what passes."""
 _FORCED_STEPS = 4
-_STEPS, _WALK_SECONDS = 24, 0.25
-"""Steps over forced tokens; and of the walk behind them, the most tokens and the processor time after which it ends."""
+"""Steps over forced tokens. What costs more further on is bounded by llguidance's own limits: of sixteen grammars made
+to explode there, over 152,000 tokens, the slowest of 80 masks took 0.2 seconds."""
 _MOST_VOCABULARIES = 4
 _LONGEST_REASON = 1000
 _STACK = 1 << 20
@@ -87,7 +86,7 @@ def refusals(grammars: Sequence[str], vocabulary: Vocabulary | None = None) -> l
 
 
 def tried(grammars: Sequence[str], vocabulary: Vocabulary | None = None) -> list[Verdict]:
-    """Compile each grammar over a vocabulary (None: over bytes) in a child, and walk through it as a turn would.
+    """Compile each grammar over a vocabulary (None: over bytes) in a child, and compute its first masks.
 
     Raises RequestError if that takes too long or too much memory.
     """
@@ -154,7 +153,7 @@ def _tried(grammars: list[str], vocabulary: Vocabulary) -> list[Verdict]:
     except ChildNotStartedError as error:
         _warn_once(str(error))
         tokenizer = vocabulary.tokenizer()
-        return [_verdict(tokenizer, vocabulary.end, grammar) for grammar in grammars]
+        return [_verdict(tokenizer, grammar) for grammar in grammars]
     finally:
         slots.release()
 
@@ -230,8 +229,7 @@ def _warn_once(why: str) -> None:
 
 def main() -> int:
     """In the child: try the grammars of each order until the orders end; send back their verdicts."""
-    vocabulary = _bytes()
-    _verdict(vocabulary.tokenizer(), vocabulary.end, _SIMPLE)  # imports, in no time limit
+    _verdict(_bytes().tokenizer(), _SIMPLE)  # imports, in no time limit
     limit_resources(AS=_MEMORY, CORE=0)
     orders, answers = ends()
     threading.stack_size(_STACK)
@@ -242,7 +240,7 @@ def main() -> int:
 
 
 def _serve(orders: BinaryIO, answers: FileIO) -> None:
-    tokenizers: dict[str, tuple[Any, int]] = {}
+    tokenizers: dict[str, Any] = {}
     while True:
         try:
             order = read_frame(orders)
@@ -252,17 +250,16 @@ def _serve(orders: BinaryIO, answers: FileIO) -> None:
             limit_growth(None)
             _make_room(tokenizers)
             vocabulary = Vocabulary.unpacked(order)
-            tokenizers[vocabulary.name] = vocabulary.tokenizer(), vocabulary.end
+            tokenizers[vocabulary.name] = vocabulary.tokenizer()
             write_frame(answers, b"null")
             continue
         name, grammars = json.loads(order)
         limit_growth(_GROWTH)
-        write_frame(answers, json.dumps([_verdict(*tokenizers[name], grammar) for grammar in grammars]).encode())
+        write_frame(answers, json.dumps([_verdict(tokenizers[name], grammar) for grammar in grammars]).encode())
 
 
-def _verdict(tokenizer: Any, end: int, grammar: str) -> Verdict:
-    """Compile a grammar and compute its first masks, for some limits show only there. Then walk on, over any tokens
-    that are allowed: where that leads may be no answer's business, but what it costs is."""
+def _verdict(tokenizer: Any, grammar: str) -> Verdict:
+    """Compile a grammar and compute its first masks, for some limits show only there."""
     from llguidance import LLMatcher
 
     before = resident_bytes()
@@ -275,8 +272,6 @@ def _verdict(tokenizer: Any, end: int, grammar: str) -> Verdict:
         if not tokens or not matcher.consume_tokens(tokens):
             break
     why = reason(matcher.get_error())[:_LONGEST_REASON] if matcher.is_error() else None
-    if why is None:
-        _walk(matcher, end)
     return Verdict(why, max(0, resident_bytes() - before))
 
 
@@ -293,24 +288,3 @@ _OF_REGEX = re.compile(
     r"regex parse error:\n {4}(?P<pattern>[^\n]*)\n {4}(?P<before> *)\^+\n(?s:.*?)error: (?P<why>[^\n]*)"
 )
 _PLACE = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
-
-
-def _walk(matcher: Any, end: int) -> None:
-    chance, until = Random(0), time.thread_time() + _WALK_SECONDS
-    for _ in range(_STEPS):
-        if matcher.is_error() or matcher.is_stopped() or time.thread_time() > until:
-            break
-        tokens = _any_of(matcher.compute_bitmask(), end, chance)
-        if not tokens or not matcher.consume_tokens(tokens):
-            break
-
-
-def _any_of(allowed: bytes, end: int, chance: Random) -> list[int]:
-    """Returns one of the tokens of a mask, not the end token; nothing if there is no other."""
-    start = chance.randrange(len(allowed))
-    for place in (*range(start, len(allowed)), *range(start)):
-        if allowed[place]:
-            bits = [place * 8 + bit for bit in range(8) if allowed[place] >> bit & 1 and place * 8 + bit != end]
-            if bits:
-                return [chance.choice(bits)]
-    return []
