@@ -201,10 +201,12 @@ class TextTurn:
             if open_ is not None:
                 self.span.end()
                 reader.take(len(open_.text), "reasoning-marker")
-                lead = open_.after
+                open_, lead = None, open_.after
             self.span = Span(self.emitter, reader, "reasoning", lead, "reasoning-space")
             yield from self._space()
-            if resumed and ((yield from reader.match(left_over)) or reader.cut_marker(left_over)):
+            if resumed and ((hit := (yield from reader.starts(left_over))) or reader.ends_in(left_over)):
+                self.span.end()
+                reader.take(len(hit) if hit else reader.left, "marker")
                 continue
             open_ = yield from self._opening()
             if open_ is None:

@@ -95,6 +95,23 @@ def test_the_answer_behind_a_call_in_reasoning_that_never_closes(family: str) ->
         assert completion.reasoning.split() == ["I", "go", "Wait."]
 
 
+@pytest.mark.parametrize("family", _families(unwrapped=False))
+def test_what_is_left_over_behind_a_call_in_reasoning_takes_no_text_with_it(family: str) -> None:
+    """Reasoning may be opened again there, too."""
+    format_ = _format(family)
+    assert format_.reasoning
+    assert format_.tools
+    opens, closes = format_.reasoning.open, format_.reasoning.close
+    closer = format_.tools.section[1].strip() or format_.tools.call_marks[1].strip()
+    output = f"I go\n{_call(family, wrapped=True)}\n{closer}\n{opens}{closer}Wait, is it so?{closes}Done."
+    for chunks in splits(output):
+        parser = Parser(family, format_.start + opens, tools=TOOLS, trace=True)
+        completion = fold(run(parser, chunks, "stop"))
+        assert "".join(segment.text for segment in parser.trace) == output
+        assert completion.content == "Done."
+        assert "Wait, is it so?" in completion.reasoning
+
+
 def test_there_are_families_for_both() -> None:
     assert {"kimi-k2-thinking", "deepseek-v4", "qwen3.5"} <= set(_families(unwrapped=True))
     assert {"ling-3", "trinity", "kimi-k3"} <= set(_families(unwrapped=False))
