@@ -5,13 +5,15 @@ import re
 from pathlib import Path
 
 import pytest
+from cases.parsing_cases import run, splits
 
-from engine.formats.families import builtin_families
-from engine.formats.parsing import text_turn
+from engine.formats.families import Format, builtin_families
+from engine.formats.parsing import Parser, text_turn
 from engine.formats.parsing.reader import spelling_of
 from engine.formats.parsing.roles import Role, roles_of
 from engine.formats.parsing.text_turn import Row
 from engine.formats.parsing.unmarked import Demands
+from engine.types.events import fold
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "about" / "how-a-turn-is-read.md"
 TABLES = {"IN_TEXT": text_turn.IN_TEXT, "IN_REASONING": text_turn.IN_REASONING}
@@ -68,6 +70,23 @@ def test_each_marker_that_is_looked_for_has_a_role(name: str) -> None:
             for markers in roles.at.values():
                 for text in markers.literals:
                     assert rows & roles.of[text], f"nothing says what {text!r} does"
+
+
+def test_what_the_page_answers_is_so() -> None:
+    """A family whose calls begin with a marker of its own needs no code; quoted calls; `</think>` in content."""
+    tools = {"shape": "tagged_json", "call": ("§call ", "§end"), "name_end": " "}
+    format_ = Format.model_validate({"tools": tools, "reasoning": {"open": "<think>", "close": "</think>"}})
+    call = '§call trip {"to": "Rome"}§end'
+    for output, content, calls in (
+        (f"I go. {call}", "I go. ", ["trip"]),
+        (f"Write `{call}` for it.", f"Write `{call}` for it.", []),
+        ("</think>Fine.", "Fine.", []),
+        ("Well.</think>Fine.", "Well.\nFine.", []),
+        ("It ends with `</think>`.", "It ends with `</think>`.", []),
+    ):
+        for chunks in splits(output):
+            turn = fold(run(Parser(format_, tools=[{"name": "trip"}]), chunks))
+            assert (turn.content, [each.name for each in turn.tool_calls]) == (content, calls)
 
 
 if __name__ == "__main__":

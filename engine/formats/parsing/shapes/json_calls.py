@@ -60,7 +60,7 @@ class JsonShape:
             elif items.take(char):
                 if items.over and not section.close.text:
                     return ""
-            elif char == "`" and section.close.text and (yield from self._fence()):
+            elif char == "`" and (yield from self._fence()):
                 continue
             elif items.some or not (yield from section.no_call()):
                 return ""
@@ -68,8 +68,9 @@ class JsonShape:
                 items.some, items.listed = True, False
 
     def _fence(self) -> Gen[bool]:
-        """Consume a code fence, complete or cut off."""
-        return (yield from self._reader.match(FENCE)) or self._reader.cut_marker(FENCE)
+        """Consume a code fence, complete or cut off, inside the section's markers."""
+        inside = self._section.close.text != ""
+        return inside and ((yield from self._reader.match(FENCE)) or self._reader.cut_marker(FENCE))
 
     def another(self) -> Gen[bool]:
         """Whether another object follows one without a closing marker; consumes the separator between them."""
