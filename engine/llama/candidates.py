@@ -86,6 +86,29 @@ def allowed_tokens(mask: "Mask", n_vocab: int) -> "NDArray[np.intp]":
     return tokens[: np.searchsorted(tokens, n_vocab)]
 
 
+class Gathered(NamedTuple):
+    """What the allowed ones of some tokens get of the others: so much is added to the logits of these."""
+
+    tokens: "NDArray[np.intp]"
+    more: "np.float32"
+
+
+def gathered(logits: "NDArray[np.float32]", mask: "Mask", tokens: "NDArray[np.intp]") -> Gathered | None:
+    """Returns what gives the allowed ones of these tokens the probability of all; None if all or none are allowed."""
+    import numpy as np
+
+    bits = (mask[tokens >> 5] >> (tokens & 31)) & 1
+    allowed = tokens[bits.nonzero()]
+    if not 0 < allowed.size < tokens.size:
+        return None
+    every, some = logits[tokens], logits[allowed]
+    top, best = every.max(), some.max()
+    if not np.isfinite(top) or not np.isfinite(best):
+        return None
+    more = top - best + np.log(np.exp(every - top).sum()) - np.log(np.exp(some - best).sum())
+    return Gathered(allowed, more)
+
+
 def all_allowed(mask: "Mask", tokens: "NDArray[np.intp]") -> bool:
     """Whether the bits of all these tokens are set."""
     return bool(((mask[tokens >> 5] >> (tokens & 31)) & 1).all())

@@ -357,9 +357,11 @@ class LlamaBackend:
             raise EngineError("This sampler was made by another backend; take one from this backend's sampler().")
         return sampler
 
-    def sample(self, sampler: Sampler, row: int, mask: "Mask | None" = None) -> int:
+    def sample(
+        self, sampler: Sampler, row: int, mask: "Mask | None" = None, ends: "NDArray[np.intp] | None" = None
+    ) -> int:
         """Draw a token and accept it. Raises DecodeError("nan") if the logits are not numbers."""
-        return self._mine(sampler).draw(self._handle(), row, self.logits(row), mask)
+        return self._mine(sampler).draw(self._handle(), row, self.logits(row), mask, ends)
 
     def logprobs(self, row: int, token: int, top: int | tuple[int, ...]) -> TokenLogprobs:
         """Returns log-probabilities of a row, before any filter, bias or temperature: the token's own, and the `top`

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args, overload
 
-from engine.llama.candidates import Candidates, allowed_tokens, best, everything, first_filter, is_dense
+from engine.llama.candidates import Candidates, allowed_tokens, best, everything, first_filter, gathered, is_dense
 from engine.llama.forbidden import Forbidden
 from engine.llama.lib import brief, library
 from engine.llama.penalties import Penalties
@@ -216,14 +216,23 @@ class LlamaSampler:
         if self._forbidden is not None:
             self._forbidden.accept(token)
 
-    def draw(self, context: int, row: int, logits: "NDArray[np.float32]", mask: "Mask | None" = None) -> int:
+    def draw(
+        self,
+        context: int,
+        row: int,
+        logits: "NDArray[np.float32]",
+        mask: "Mask | None" = None,
+        ends: "NDArray[np.intp] | None" = None,
+    ) -> int:
         """Draw from a row's logits and accept the token. The logits are unchanged afterwards. `mask`: only tokens whose
-        bits are set may be drawn, as if the others had no probability before any filter.
+        bits are set may be drawn, as if the others had no probability before any filter. `ends`: of these tokens the
+        allowed ones have the probability of all, so that a value ends where the model would end it, whatever the mask
+        allows behind its end.
 
         Raises DecodeError("nan") if the model's logits are not numbers, RequestError if no token may be drawn, and if
         they are no numbers only behind what the request does to them."""
         try:
-            return self._draw(context, row, logits, mask)
+            return self._draw(context, row, logits, mask, ends)
         except DecodeError as error:
             if self._bias is None and not self._processors and self._forbidden is None:
                 raise
@@ -233,7 +242,14 @@ class LlamaSampler:
                 "at least one token a number."
             ) from error
 
-    def _draw(self, context: int, row: int, logits: "NDArray[np.float32]", mask: "Mask | None") -> int:
+    def _draw(
+        self,
+        context: int,
+        row: int,
+        logits: "NDArray[np.float32]",
+        mask: "Mask | None",
+        ends: "NDArray[np.intp] | None",
+    ) -> int:
         self._check_open()
         undo: list[tuple[Any, Any]] = []
         if self._processors:
@@ -256,6 +272,9 @@ class LlamaSampler:
             if mask is None:
                 token = self._pick(context, row, logits)
             else:
+                if ends is not None and (given := gathered(logits, mask, ends)) is not None:
+                    undo.append((given.tokens, logits[given.tokens]))
+                    logits[given.tokens] += given.more
                 token = self._pick_allowed(context, row, logits, mask, undo)
         finally:
             for tokens, before in reversed(undo):

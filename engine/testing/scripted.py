@@ -26,7 +26,7 @@ from engine.formats.template.chat_template import ChatTemplate
 from engine.runtime.adapters.adapters import Scales
 from engine.runtime.cache.slots import common_prefix
 from engine.runtime.cache.state_file import Origin
-from engine.runtime.guidance.matcher import Mask
+from engine.runtime.guidance.matcher import Mask, TokenIds
 from engine.runtime.loop.backend import ContextInfo, Row, Sampler
 from engine.runtime.loop.logprobs import Logprob, TokenLogprobs
 from engine.runtime.media.media import Embeddings, MediaChunk, Projector, row_tokens
@@ -341,7 +341,13 @@ class ScriptedBackend:
         self.samplers.append(sampler)
         return sampler
 
-    def sample(self, sampler: Sampler, row: int, mask: "Mask | None" = None) -> int:
+    def sample(
+        self,
+        sampler: Sampler,
+        row: int,
+        mask: "Mask | None" = None,
+        ends: "TokenIds | None" = None,  # noqa: ARG002 - a script says what is drawn: there are no probabilities
+    ) -> int:
         if not isinstance(sampler, ScriptedSampler):
             raise EngineError(f"{sampler!r} was not made by this backend; take one from its sampler().")
         at = self._with_output(row)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from engine import ChatTemplate, Completion, Engine, JsonSchema, Regex
 from engine.runtime.guidance import ending
 from engine.runtime.guidance.json_text import JsonPlace
-from engine.runtime.guidance.matcher import Matcher
+from engine.runtime.guidance.matcher import Compiler, Matcher
 from engine.testing import ByteVocab, ScriptedBackend
 from engine.tools.check import schema_check
 
@@ -135,6 +135,40 @@ def test_a_place_is_the_same_however_the_text_is_cut(text: str) -> None:
         place = place.copy()
         place.feed(text[cut:].encode())
         assert place == whole
+
+
+def ends_of(matcher: Matcher) -> bytes:
+    """The first bytes of the tokens that end the value at hand."""
+    ends = matcher.ends
+    return b"" if ends is None else bytes(sorted(matcher.table.bytes[token][0] for token in ends))
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        ("", b""),
+        ('{"', b'"'),
+        ('{"a"', b""),
+        ('{"a":', b""),
+        ('{"a":"', b'"'),
+        ('{"a":"x\\', b""),
+        ('{"a":"x\\"', b'"'),
+        ('{"a":"7', b'"'),
+        ('{"a":"7"', b""),
+        ('{"b":-', b""),
+        ('{"b":-7', b",]} \t\r\n"),
+        ('{"b":7.', b""),
+        ('{"b":7.5', b",]} \t\r\n"),
+        ('{"b":7,', b""),
+    ],
+)
+def test_what_ends_a_value_at_each_place(text: str, ends: bytes) -> None:
+    values = {"a": {"type": "string"}, "b": {"type": "number"}}
+    matcher = Compiler(VOCAB).compiled(json.dumps({"grammars": [{"json_schema": {"properties": values}}]}))
+    assert ends_of(matcher) == b"", "a call's arguments, or a text"
+    matcher.json = JsonPlace()
+    assert matcher.consume_text(text)
+    assert ends_of(matcher) == bytes(sorted(ends))
 
 
 def test_an_answer_without_an_ending_in_reach_is_not_looked_at_for_every_token(monkeypatch: pytest.MonkeyPatch) -> None:

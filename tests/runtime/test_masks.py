@@ -56,6 +56,27 @@ def expected(logits: NDArray[np.float32], allowed: Sequence[int], params: dict[s
     return {int(token): float(weights[token] / weights.sum()) for token in np.flatnonzero(weights)}
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_ends_a_value_has_the_mass_of_all_that_would_end_it(backend: LlamaBackend, temperature: float) -> None:
+    """Of five tokens that end it two are allowed: together they are as likely as the five, beside what goes on."""
+    logits = backend.logits(ROW).copy()
+    best = np.argsort(-logits)
+    ends, others = best[1:10:2], best[[4, 6]]
+    allowed = [int(token) for token in (*ends[3:], *others)]
+    shared = logits.copy()
+    shared[ends[3:]] += np.log(np.exp(logits[ends]).sum()) - np.log(np.exp(logits[ends[3:]]).sum())
+    mask, row = mask_of(allowed, logits.size), backend.logits(ROW)
+    sampler = backend.sampler(SamplingParams(temperature=temperature, seed=3))
+    drawn = Counter(sampler.draw(backend.handle, ROW, row, mask, ends) for _ in range(DRAWS))
+    assert (row == logits).all()
+    if not temperature:
+        assert [*drawn] == [int(ends[3])]
+        assert backend.sampler(SamplingParams(temperature=0)).draw(backend.handle, ROW, row, mask) == int(others[0])
+        return
+    wanted = expected(shared, allowed, {"temperature": 1.0})
+    assert all(abs(drawn[token] / DRAWS - share) < 0.04 for token, share in wanted.items())
+
+
 @pytest.mark.parametrize(
     "params",
     [

@@ -29,6 +29,11 @@ class JsonPlace:
     _last: int = 0
 
     @property
+    def escaped(self) -> bool:
+        """Whether the last byte was a backslash that escapes the next."""
+        return self._escaped
+
+    @property
     def is_open(self) -> bool:
         """Whether a string, an object or a list is open."""
         return self.in_string or bool(self._open)

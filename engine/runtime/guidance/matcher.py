@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Mask: TypeAlias = NDArray[np.int32]
+    TokenIds: TypeAlias = NDArray[np.intp]
 else:
     Mask: TypeAlias = Any
+    TokenIds: TypeAlias = Any
 """One bit per token, whether it may come next; token 0 is the lowest bit of the first number."""
 _EMPTY_ROOT = re.compile(r"^[ \t]*root\s*::=(?:\s|#[^\n]*)*(?:[\w-]+\s*::=|\Z)", re.MULTILINE)
 _GBNF_WORD = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*|[\w-]+', re.DOTALL)
@@ -114,6 +116,15 @@ class Matcher:
             return False
         follows, table = self._inner.validate_tokens, self._table
         return not follows(table.quote) and (self.accepts or any(map(follows, table.behind_number)))
+
+    @property
+    def ends(self) -> "TokenIds | None":
+        """The tokens that end the text or the number at hand in a JSON answer, allowed or not; None elsewhere."""
+        if self.json is None or self._digits is None:
+            return None
+        if self.json.in_string:
+            return None if self.json.escaped else self._table.behind_text
+        return self._table.behind_digit if self._digits.follows_digit else None
 
     @property
     def accepts(self) -> bool:
@@ -213,6 +224,23 @@ class Table:
         marked = self.marks.numbers
         single = [token for token, data in enumerate(self.bytes) if len(data) == 1 and token not in marked]
         return sorted(single, key=lambda token: (not self.bytes[token].isalnum(), self.bytes[token]))
+
+    @cached_property
+    def behind_text(self) -> "TokenIds":
+        """The tokens that begin with the quote that ends a text in JSON."""
+        return self._beginning(b'"')
+
+    @cached_property
+    def behind_digit(self) -> "TokenIds":
+        """The tokens that begin with what may stand behind a number in JSON."""
+        return self._beginning(b",]} \t\r\n")
+
+    def _beginning(self, first: bytes) -> "TokenIds":
+        import numpy as np
+
+        marked = self.marks.numbers
+        found = (token for token, data in enumerate(self.bytes) if data and data[0] in first and token not in marked)
+        return np.fromiter(found, dtype=np.intp)
 
     @cached_property
     def behind_number(self) -> list[list[int]]:

@@ -38,6 +38,11 @@ class Digits:
             self._run, self._most = 0, _MOST_DIGITS
 
     @property
+    def follows_digit(self) -> bool:
+        """Whether the last byte was a digit."""
+        return self._run > 0
+
+    @property
     def are_many(self) -> bool:
         """Whether a number may have no more digits here."""
         return self._run >= self._most

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from engine.runtime.adapters.adapters import Scales
 from engine.runtime.cache.state_file import Origin
-from engine.runtime.guidance.matcher import Mask
+from engine.runtime.guidance.matcher import Mask, TokenIds
 from engine.runtime.loop.logprobs import TokenLogprobs
 from engine.runtime.media.media import Embeddings, MediaChunk, Projector
 from engine.runtime.stream.embed_queue import VectorContext, VectorInfo
@@ -200,9 +200,10 @@ class Backend(Protocol):
         account."""
         ...
 
-    def sample(self, sampler: Sampler, row: int, mask: "Mask | None" = None) -> int:
+    def sample(self, sampler: Sampler, row: int, mask: "Mask | None" = None, ends: "TokenIds | None" = None) -> int:
         """Draw a token from the logits of row `row` of the last decode (which had `output`), and accept it. `mask`:
-        allow only tokens whose bits are set.
+        allow only tokens whose bits are set. `ends`: tokens that begin alike, with what ends a value; those of them
+        that are allowed have the mass of all.
 
         Raises DecodeError with reason "nan" when the logits are not numbers, RequestError when no token may be drawn.
         """

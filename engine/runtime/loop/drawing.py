@@ -79,9 +79,11 @@ class Draws:
             return self._score(state, row)
         sampler = state.sampler
         assert sampler is not None, "a running request has a sampler"
+        ends = None
         if state.request.constraint is not None and (matcher := state.generation.matcher) is not None:
             matcher.check()
-        token = self._backend.sample(sampler, row, mask)
+            ends = matcher.ends
+        token = self._backend.sample(sampler, row, mask, ends)
         if (top := state.request.sampling.logprobs) is not None:
             state.logprobs.append(self._backend.logprobs(row, token, top))
         if state.first_token is None:
