@@ -140,7 +140,8 @@ def test_a_place_is_the_same_however_the_text_is_cut(text: str) -> None:
 def ends_of(matcher: Matcher) -> bytes:
     """The first bytes of the tokens that end the value at hand."""
     ends = matcher.ends
-    return b"" if ends is None else bytes(sorted(matcher.table.bytes[token][0] for token in ends))
+    tokens: list[int] = [] if ends is None else ends.tolist()
+    return bytes(sorted(matcher.table.bytes[token][0] for token in tokens))
 
 
 @pytest.mark.parametrize(
