@@ -7,6 +7,7 @@ from pydantic import Field, ValidationError
 
 from engine.support.errors import RequestError
 from engine.support.output_file import naming, write_file
+from engine.support.own_file import read_regular
 from engine.types.messages import Message, MessagesLike
 from engine.types.parts import Record, ResultPart, Text
 
@@ -23,6 +24,8 @@ RunEnd: TypeAlias = Literal[
     "overflow",
 ]
 _SHOWN = 200
+_LONGEST = 1 << 32
+"""Bytes of a file."""
 
 
 class CallRecord(Record):
@@ -71,10 +74,10 @@ class Transcript(Record):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a transcript from a file. Raises RequestError for a file that is not a transcript, OSError for one that
-        cannot be read."""
+        """Read a transcript from a regular file. Raises RequestError for a file that is not a transcript, OSError for
+        one that cannot be read, or is a FIFO or a device."""
         with naming(path):
-            data = Path(path).read_bytes()
+            data = read_regular(Path(path), _LONGEST)
         return cls.from_json(data)
 
     def save(self, path: str | Path) -> None:

@@ -516,9 +516,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         note that names the row, and the other rows are cancelled. Raises what `stream` raises.
         """
         start = batch_starter(self.source.lease, tools, options)
-        with self.source.lease() as parts:
-            capacity = parts.service.capacity
-        return batch_generate.generate(start, rows, capacity, on_error)
+        return batch_generate.generate(start, rows, self._room, on_error)
 
     def generate_iter(
         self,

@@ -116,7 +116,7 @@ class _Vocabulary:
                 f"The vocabulary of {path} could not be read a second time; check whether the file is being changed."
             )
         shared = Shared(handle, lib.llama_model_free)
-        self._free = weakref.finalize(self, shared.close, ModelLoadError("The model is closed; load it again."))
+        self._free = weakref.finalize(self, shared.close, EngineError("The model is closed; load it again."))
         self.vocab = LlamaVocab(shared)
 
     def close(self) -> None:

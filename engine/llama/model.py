@@ -31,7 +31,7 @@ from engine.llama.thread_rule import ContextThreads
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.loop.backend import ContextInfo
 from engine.runtime.loop.config import ContextOptions, ModelOptions
-from engine.support.errors import ModelLoadError
+from engine.support.errors import EngineError, ModelLoadError
 
 _log = logging.getLogger("engine.llama")
 _LOADING = re.compile(
@@ -166,13 +166,13 @@ class Model:
 
     @property
     def handle(self) -> int:
-        """The llama_model pointer. Raises ModelLoadError once closed."""
+        """The llama_model pointer. Raises EngineError once closed."""
         if self._handle is None or (self._owner is not None and self._owner.model is None):
             raise self._closed()
         return self._handle
 
-    def _closed(self) -> ModelLoadError:
-        return ModelLoadError(f"The model {self.file.name} is closed; load it again.")
+    def _closed(self) -> EngineError:
+        return EngineError(f"The model {self.file.name} is closed; load it again.")
 
     @property
     def digest(self) -> str:

@@ -59,7 +59,7 @@ def run(tool: Tool, arguments: str, context: ToolContext[Any] | None = None) -> 
     try:
         result = call()
         return _for_model(_outcome(finish(result) if inspect.isawaitable(result) else result), context)
-    except Exception as error:  # noqa: BLE001 - a tool is the user's code, and its errors are the model's to read
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool is the user's code; its errors are the model's
         return _failure(error)
 
 
@@ -76,7 +76,7 @@ async def run_async(
         result = call() if is_async(tool) else await (threads or asyncio.to_thread)(call)
         outcome = _outcome(await result if inspect.isawaitable(result) else result)
         return await asyncio.to_thread(_for_model, outcome, context) if outcome.parts else outcome
-    except Exception as error:  # noqa: BLE001 - as above
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
         return _failure(error)
 
 
@@ -186,7 +186,7 @@ def unshown(part: ImagePart | AudioPart | EncodedMedia, why: str = "this model d
     return f"({about[:1].upper()}{about[1:]}: not shown, as {why})"
 
 
-def _failure(error: Exception) -> ToolOutcome:
+def _failure(error: BaseException) -> ToolOutcome:
     return tool_error(whole_characters(described(error)))
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -230,3 +232,28 @@ def test_what_is_no_transcript() -> None:
 
 def lambda_count(number: int) -> str:
     return "yes"
+
+
+def test_a_fifo_is_no_transcript(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(OSError, match="fifo"):
+        Transcript.load(tmp_path / "fifo")
+
+
+@pytest.mark.parametrize("in_a_loop", [False, True])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_tool_that_exits_is_a_tool_that_fails(is_async: bool, in_a_loop: bool) -> None:
+    def count(number: int) -> str:
+        """Leave."""
+        sys.exit(f"for good, {number}")
+
+    async def count_later(number: int) -> str:
+        return count(number)
+
+    count_later.__name__ = "count"
+    count_later.__doc__ = count.__doc__
+    tools: list[Any] = [count_later if is_async else count]
+    with engine(said(3), "So.") as llm:
+        run = asyncio.run(llm.arun("x", tools)) if in_a_loop else llm.run("x", tools)
+    assert results(run) == ["Error: SystemExit: for good, 3"]
+    assert run.completion.content == "So."

@@ -573,7 +573,7 @@ def test_closing_gives_the_memory_back(builtin_model_path: Path) -> None:
     with Engine.load(builtin_model_path, n_ctx=256, n_threads=1) as other:
         weights = parts(other).model  # pyright: ignore[reportPrivateUsage]
         assert isinstance(weights, Model)
-    with pytest.raises(ModelLoadError, match="closed"):
+    with pytest.raises(EngineError, match="closed"):
         _ = weights.handle
 
 
@@ -619,7 +619,7 @@ def test_an_engine_over_a_llama(builtin_model_path: Path, llm: Engine) -> None:
     with pytest.raises(RequestError, match="n_batch=0 is not valid"):
         Engine.from_llama(llama, n_batch=0)
     llama.close()
-    with pytest.raises(ModelLoadError, match="closed"):
+    with pytest.raises(EngineError, match="closed"):
         Engine.from_llama(llama)
     with pytest.raises(ModelLoadError, match="not an open llama_cpp"):
         Engine.from_llama("model.gguf")

@@ -11,7 +11,7 @@ from fakes.doubles import guess_always
 from files import model_files
 from numpy.typing import NDArray
 
-from engine import Completion, ContextOverflowError, Engine, ModelLoadError, RequestError
+from engine import Completion, ContextOverflowError, Engine, EngineError, ModelLoadError, RequestError
 from engine.llama.draft import check_draft
 from engine.llama.gguf.gguf import read_gguf
 from engine.llama.model import Model
@@ -142,7 +142,7 @@ def test_what_cannot_guess_is_refused_by_name(six: Path, builtin_model_path: Pat
     load: Any = Engine.load
     closed = Engine.load(n_ctx=512)
     closed.close()
-    with pytest.raises(ModelLoadError, match="is closed"):
+    with pytest.raises(EngineError, match="is closed"):
         load(draft=closed)
     for draft in (5, b"x", closed, object()):
         with pytest.raises(RequestError, match="cannot guess here"):

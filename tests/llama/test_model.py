@@ -530,9 +530,9 @@ def test_a_llama_is_adopted(tiny: Path) -> None:
     assert llama.n_tokens == 2
     again = Model.adopt(llama)
     llama.close()
-    with pytest.raises(ModelLoadError, match="is closed"):
+    with pytest.raises(EngineError, match="is closed"):
         again.backend()
-    with pytest.raises(ModelLoadError, match="closed"):
+    with pytest.raises(EngineError, match="closed"):
         Model.adopt(llama)
 
 

@@ -154,9 +154,11 @@ def _inactive_file(directory: Path, *, unified: bool) -> int:
 
 
 def _cpu_quota(root: Path) -> int | None:
+    """Returns the least of the quotas: a group has no more than those above it."""
+    quotas: list[int] = []
     for directory, unified in _cgroups(root, "cpu"):
         names = ("cpu.max",) if unified else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
         words = " ".join(_read(directory / name) or "" for name in names).split()
         if len(words) == 2 and words[0].isdigit() and words[1].isdigit():
-            return max(1, int(words[0]) // int(words[1]))
-    return None
+            quotas.append(max(1, int(words[0]) // int(words[1])))
+    return min(quotas, default=None)

@@ -391,6 +391,7 @@ class _Deliveries:
         self._turns = turns
         self._tally = Tally()
         self._queues: dict[int, OutputQueue] = {}
+        self._offline: set[int] = set()
         self._n_ctx = info.n_ctx
         self._max_waiting = max_waiting
         self.most = info.n_sequences + max_waiting
@@ -415,17 +416,23 @@ class _Deliveries:
         )
 
     def open(self, id_: int, queue: OutputQueue) -> OutputQueue:
-        """Register the queue of a request. Raises QueueFullError if too many are open."""
-        if len(self._queues) >= self.most:
+        """Register the queue of a request. Raises QueueFullError if too many are open; rows of many, which nobody reads
+        as they come, are counted by themselves, so that neither takes the other's places."""
+        offline = queue.turn is not None and queue.turn.offline
+        before = len(self._offline) if offline else len(self._queues) - len(self._offline)
+        if before >= self.most:
             raise QueueFullError(
-                f"{len(self._queues):,} requests run or wait already, and max_waiting={self._max_waiting:,} may wait; "
+                f"{before:,} requests run or wait already, and max_waiting={self._max_waiting:,} may wait; "
                 "try again later, or load with a larger max_waiting=."
             )
         self._queues[id_] = queue
+        if offline:
+            self._offline.add(id_)
         return queue
 
     def shut(self, id_: int) -> None:
         self._queues.pop(id_, None)
+        self._offline.discard(id_)
         if not self._queues:
             self.idle()
 
