@@ -157,7 +157,7 @@ def _measure(path: str, options: dict[str, Any]) -> dict[str, Any]:
     asked = settings({"n_threads": 1, **options, "llama": LlamaOptions(**options.get("llama", {}))})
     ready = loading.load(path, asked, loading.TemplateChoice(trust_template=True), preflight=False)
     weights: Any = ready.weights
-    with Engine._over(ready, None) as llm:  # pyright: ignore[reportPrivateUsage]
+    with Engine.over(ready.backend, ready.template, model=ready.weights, options=ready.loop) as llm:
         n_ctx = llm.n_ctx
         loaded = _resident("VmHWM") - before
         threads = [

@@ -40,7 +40,7 @@ class AdapterSource:
                 f"{self.model.path.name} is {self.model.architecture!r}; an adapter fits only the model that it was "
                 "trained on."
             )
-        if file.flipped and self.model.tied:
+        if file.flipped and self.model.shape.tied:
             raise ModelLoadError(
                 f"The adapter {file.path} adapts the embedding matrix, which {self.model.path.name} uses for the "
                 "output too; llama.cpp would end the process there. Train or convert it without that matrix."

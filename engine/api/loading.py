@@ -242,7 +242,7 @@ def _check_steering(file: GgufFile, context: ContextOptions, adapters: object) -
     vectors of another model."""
     if file.embeds and (adapters or context.control_vectors):
         raise RequestError("adapters and control_vectors change what a model writes; this one only makes vectors.")
-    _ = read_control_vectors(context.control_vectors, file.n_embd, len(file.layers))
+    _ = read_control_vectors(context.control_vectors, file.shape.n_embd, len(file.shape.layers))
 
 
 def _source(
@@ -415,10 +415,10 @@ def _sampling(loaded: Loaded, file: GgufFile, *, on_hub: bool = False) -> Sampli
     """Returns how the model samples where a caller does not say it."""
     family = loaded.template.family.sampling if isinstance(loaded.template, ChatTemplate) else None
     if not on_hub or file.embeds:
-        return sampling_defaults(file.sampling, (), family)
+        return sampling_defaults(file.tokens.sampling, (), family)
     from engine import hub
 
-    return sampling_defaults(file.sampling, hub.companions(file.path, file.base_models, hub.GENERATION), family)
+    return sampling_defaults(file.tokens.sampling, hub.companions(file.path, file.base_models, hub.GENERATION), family)
 
 
 def _published(path: Path, bases: Sequence[str]) -> ResponseTemplate | None:

@@ -173,17 +173,16 @@ def _resized(file: GgufFile, quantization: str, weights: int) -> GgufFile:
         return replace(file, quantization=quantization)
     ratio = weights / max(1, file.weights)
     kind = quantization.removeprefix("UD-").rpartition("_")[0] if quantization.count("_") > 1 else quantization
-    size = sum(file.matrices.values())
-    return replace(
-        file,
-        quantization=quantization,
-        weights=weights,
+    shape, size = file.shape, sum(file.shape.matrices.values())
+    scaled = replace(
+        shape,
         matrices={kind: int(size * ratio)},
-        output=int(file.output * ratio),
-        tied=int(file.tied * ratio),
-        tied_type=kind if file.tied else "",
-        layers=tuple(replace(layer, weights=int(layer.weights * ratio)) for layer in file.layers),
+        output=int(shape.output * ratio),
+        tied=int(shape.tied * ratio),
+        tied_type=kind if shape.tied else "",
+        layers=tuple(replace(layer, weights=int(layer.weights * ratio)) for layer in shape.layers),
     )
+    return replace(file, quantization=quantization, weights=weights, shape=scaled)
 
 
 def _remote(found: "hub.Found") -> GgufFile:
@@ -209,7 +208,7 @@ def _fit(model: _Model, projectors: _Projectors, options: ContextOptions, machin
     room = (
         None if machine.available is None else longest(file, ModelOptions(), asked, max(free.n_ctx, trained), machine)
     )
-    layers = (free.model.n_gpu_layers or 0, len(file.layers) + 1) if machine.gpus else None
+    layers = (free.model.n_gpu_layers or 0, len(file.shape.layers) + 1) if machine.gpus else None
     need = free.need
     fitting = None if room is None else room >= free.n_ctx
     host, device = (0, 0) if seeing is None else seeing.places(on_device=bool(free.model.n_gpu_layers))

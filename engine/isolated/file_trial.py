@@ -94,7 +94,7 @@ def try_file(
 
 def _for_media(file: GgufFile, context: ContextOptions, projector: ProjectorFile) -> ContextOptions:
     """Returns the options of one conversation that holds a picture of common size."""
-    n_ctx = min(_MEDIA_TOKENS, file.n_positions or _MEDIA_TOKENS)
+    n_ctx = min(_MEDIA_TOKENS, file.shape.n_positions or _MEDIA_TOKENS)
     return projector.widened(replace(context, n_ctx=n_ctx, n_sequences=1, kv_unified=False, kv_tokens=None))
 
 

@@ -26,7 +26,7 @@ hybrid memory (llama-arch.cpp, `llm_arch_is_hybrid`)."""
 
 def why_no_head(file: GgufFile) -> str | None:
     """Returns why a model cannot guess with a head of its own; None if it can."""
-    if not file.nextn_layers:
+    if not file.shape.nextn_layers:
         return f"{file.path} has no head for the next tokens (MTP)"
     if file.architecture not in _ARCHITECTURES | _RECURRENT:
         return f"llama.cpp does not compute the heads of {file.architecture}"
@@ -39,12 +39,13 @@ def why_no_head(file: GgufFile) -> str | None:
 
 def head_file(file: GgufFile) -> GgufFile:
     """Returns the head of a model as a file of its own, for the plan of memory."""
-    return replace(file, layers=file.layers[-file.nextn_layers :])
+    shape = file.shape
+    return replace(file, shape=replace(shape, layers=shape.layers[-shape.nextn_layers :]))
 
 
 def hidden_bytes(file: GgufFile, options: ContextOptions) -> int:
     """Returns the bytes in which a context keeps the hidden states of all rows of a decode."""
-    return options.n_batch * file.n_embd * 4
+    return options.n_batch * file.shape.n_embd * 4
 
 
 class LlamaHead(LlamaBackend):

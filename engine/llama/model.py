@@ -199,7 +199,7 @@ class Model:
             _log.warning("%s", warning)
         _log.debug("%s", made.summary)
         attends_here = not (options.offload_kqv and layers.n_gpu_layers and machine.gpus)
-        is_stateful, window = self.info.is_recurrent or self.info.is_hybrid, self.file.sliding_window
+        is_stateful, window = self.info.is_recurrent or self.info.is_hybrid, self.file.shape.sliding_window
         vectors = vector_info(library(), handle, self.file, vector_options(self.file, ready))
         info = ContextInfo(
             n_ctx=n_ctx,
@@ -218,7 +218,7 @@ class Model:
             positions=positions(self.file, ready),
         )
         made_for = vectors if self.file.embeds else None
-        causal = self.file.is_causal
+        causal = self.file.shape.is_causal
         reader = None if projector is None else self._projector(projector, ready)
         if reader is not None:
             info = replace(info, media=tuple(sorted(reader.kinds)))
@@ -245,7 +245,7 @@ class Model:
     def head(self, trunk: LlamaBackend) -> LlamaHead:
         """Make the context of the model's own head, which must be loaded, beside `trunk`, a context of this model.
         Raises RequestError if llama.cpp cannot make it."""
-        head = LlamaHead(self, trunk, self.file.sliding_window)
+        head = LlamaHead(self, trunk, self.file.shape.sliding_window)
         self._backends.add(head)
         return head
 
@@ -277,7 +277,7 @@ class Model:
         rows = min(made.context.n_batch, made.cells.total)
         threads = ContextThreads(lib, context, made.context, params)
         return LlamaVectors(
-            lib, context, info, causal=file.is_causal, n_batch=rows, abort=abort, threads=threads, free=free
+            lib, context, info, causal=file.shape.is_causal, n_batch=rows, abort=abort, threads=threads, free=free
         )
 
     def close(self) -> None:
@@ -304,9 +304,9 @@ class Model:
             quantization=file.quantization,
             parameters=file.parameters,
             size_bytes=file.weights,
-            n_ctx_train=file.n_ctx_train,
-            chat_template=file.chat_template,
-            named_templates=file.named_templates,
+            n_ctx_train=file.shape.n_ctx_train,
+            chat_template=file.tokens.chat_template,
+            named_templates=file.tokens.named_templates,
             bos_text=vocab.text(int(lib.llama_vocab_bos(pointer))),
             eos_text=vocab.text(int(lib.llama_vocab_eos(pointer))),
             add_bos=vocab.adds_bos,

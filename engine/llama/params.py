@@ -62,21 +62,22 @@ def check(model: GgufFile, options: ContextOptions) -> None:
 def position_limit(model: GgufFile, options: ContextOptions) -> int | None:
     """Returns the longest conversation for which a model has learned positions; None if positions are computed.
     llama.cpp ends the process at a token beyond the last position. Raises RequestError if a longer one is requested."""
-    if not model.n_positions or model.embeds:  # a context for vectors takes no text that is longer
+    if not model.shape.n_positions or model.embeds:  # a context for vectors takes no text that is longer
         return None
-    most = model.n_positions // CELLS * CELLS
+    most = model.shape.n_positions // CELLS * CELLS
     if not most or (options.n_ctx or 0) > most:
         asked = "" if options.n_ctx is None else f"n_ctx={options.n_ctx:,} "
         raise RequestError(
-            f"{asked}is more than {model.path} can hold: it has learned {model.n_positions:,} positions, and a context "
-            f"comes in steps of {CELLS} tokens; " + (f"pass n_ctx={most:,} at most." if most else "use another model.")
+            f"{asked}is more than {model.path} can hold: it has learned {model.shape.n_positions:,} positions, and a "
+            f"context comes in steps of {CELLS} tokens; "
+            + (f"pass n_ctx={most:,} at most." if most else "use another model.")
         )
     return most
 
 
 def _heads_are_blocks(model: GgufFile, options: ContextOptions) -> bool:
     """Whether each head's keys are whole blocks of their type."""
-    return CACHE_TYPES[options.type_k][1] >= 2 or all(layer.head % _BLOCK == 0 for layer in model.layers)
+    return CACHE_TYPES[options.type_k][1] >= 2 or all(layer.head % _BLOCK == 0 for layer in model.shape.layers)
 
 
 class LoadProgress:

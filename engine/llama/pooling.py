@@ -25,21 +25,22 @@ _LONGEST, _LONGEST_OF_LAST = 2048, 8192
 def vector_options(file: GgufFile, options: ContextOptions) -> ContextOptions:
     """Returns the options of a context for vectors, complete but for attention and threads: `n_ctx` is its longest
     text. The same again for options that this made. Raises RequestError for what the model cannot do."""
-    pooling = file.pooling if file.pooling == "rank" else options.pooling or file.pooling or "mean"
-    if file.pooling == "rank" and options.pooling is not None:
+    shape = file.shape
+    pooling = shape.pooling if shape.pooling == "rank" else options.pooling or shape.pooling or "mean"
+    if shape.pooling == "rank" and options.pooling is not None:
         raise RequestError(f'pooling="{options.pooling}" is not for a reranker, whose classifier pools; leave it out.')
-    last = file.is_causal and pooling in ("last", "rank")
+    last = shape.is_causal and pooling in ("last", "rank")
     own = options.n_ctx if file.embeds else None
-    most = min(file.n_ctx_train or _LONGEST, _LONGEST_OF_LAST if last else _LONGEST, options.n_ctx or _LONGEST_OF_LAST)
+    most = min(shape.n_ctx_train or _LONGEST, _LONGEST_OF_LAST if last else _LONGEST, options.n_ctx or _LONGEST_OF_LAST)
     longest = own or most
-    if file.n_positions and longest > file.n_positions:
+    if shape.n_positions and longest > shape.n_positions:
         if own:
             raise RequestError(
-                f"{file.path} has learned {file.n_positions:,} positions, so no text may have {longest:,} tokens; pass "
-                f"n_ctx={file.n_positions:,} at most."
+                f"{file.path} has learned {shape.n_positions:,} positions, so no text may have {longest:,} tokens; "
+                f"pass n_ctx={shape.n_positions:,} at most."
             )
-        longest = file.n_positions
-    sequences = 1 if any(layer.state for layer in file.layers) else min(_SEQUENCES, longest)
+        longest = shape.n_positions
+    sequences = 1 if any(layer.state for layer in shape.layers) else min(_SEQUENCES, longest)
     rows = min(_ROWS, longest) if last else longest
     rows = -(-rows // sequences) * sequences  # llama.cpp asserts that a mean's texts divide the rows
     return replace(
@@ -58,7 +59,7 @@ def vector_options(file: GgufFile, options: ContextOptions) -> ContextOptions:
 
 def vector_info(lib: Any, model: int, file: GgufFile, options: ContextOptions) -> VectorInfo:
     """Returns what a context with these options, made by `vector_options`, makes of a text."""
-    if file.pooling == "rank":
+    if file.shape.pooling == "rank":
         size = int(lib.llama_model_n_cls_out(model))
         labels = [(lib.llama_model_cls_label(model, number) or b"").decode(errors="replace") for number in range(size)]
         pooling, labels = "rank", tuple(labels)

@@ -88,7 +88,7 @@ def test_what_llama_cpp_allocates_was_foreseen(
     assert buffers.cache == pytest.approx(foreseen.cache, abs=0.05 * MIB)  # the log rounds to hundredths of a MiB
     # The buffer that logits are read from has one row for each sequence, and grows when a batch asks for more.
     rows = max(min(backend.info.n_outputs, backend.options.rows_at_once), sequences) - sequences
-    grown = buffers.compute + rows * model.file.n_vocab * 4
+    grown = buffers.compute + rows * model.file.tokens.n_vocab * 4
     assert grown == pytest.approx(foreseen.compute, rel=0.1, abs=3 * MIB)
 
 
@@ -120,7 +120,7 @@ def test_what_a_context_for_vectors_takes_is_foreseen_and_not_much_more(
         made = backend.options
         lines = [record.getMessage() for record in caplog.records]
         taken = sum(float(found[2]) for found in map(BUFFER.search, lines) if found and found[1] != "output") * MIB
-        taken += (model.file.n_vocab + model.file.n_embd) * backend.info.n_outputs * 4
+        taken += (model.file.tokens.n_vocab + model.file.shape.n_embd) * backend.info.n_outputs * 4
         cells = cells_of(made, made.n_ctx or 0, made.n_sequences or 1)
         foreseen = estimate(model.file, made, cells).total
     assert taken > MIB
@@ -185,7 +185,9 @@ def test_checkpoints_count_as_memory(tmp_path: Path) -> None:
         without = estimate(model.file, ContextOptions(checkpoint_mib=0), cells)
         assert estimate(model.file, ContextOptions(), cells).cache == without.cache + foreseen
         assert backend.info.checkpoint_bytes == foreseen
-    wide = replace(model.file, layers=[replace(layer, state=1 << 21) for layer in model.file.layers])
+    shape = model.file.shape
+    layers = tuple(replace(layer, state=1 << 21) for layer in shape.layers)
+    wide = replace(model.file, shape=replace(shape, layers=layers))
     assert checkpoint_bytes(wide, ContextOptions(), 8) == 256 * MIB
     assert checkpoint_bytes(wide, ContextOptions(checkpoint_mib=20), 8) == 20 * MIB
 
@@ -215,11 +217,13 @@ def test_what_a_vocabulary_takes_is_foreseen_and_not_much_more(tmp_path: Path, n
     if not path.is_file():
         pytest.skip(f"LLAMA_CPP_MODELS does not name a folder with {path.name}")
     header = read_header(path)
-    model = replace(
-        read_gguf(model_files.write(tmp_path / "m.gguf")),
-        tokenizer=header.text("tokenizer.ggml.model"),
+    file = read_gguf(model_files.write(tmp_path / "m.gguf"))
+    tokens = replace(
+        file.tokens,
+        kind=header.text("tokenizer.ggml.model"),
         n_vocab=header.count("tokenizer.ggml.tokens"),
         n_merges=header.count("tokenizer.ggml.merges"),
     )
+    model = replace(file, tokens=tokens)
     done = subprocess.run([sys.executable, "-c", TAKEN, path], capture_output=True, text=True, check=True)
     assert 0.8 * weights(model).tables - 4 * MIB < int(done.stdout) < weights(model).tables

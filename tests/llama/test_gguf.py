@@ -33,15 +33,15 @@ def test_a_model_is_described(tiny: Path) -> None:
     assert (model.architecture, model.name, model.quantization) == ("llama", "tiny", "F32")
     assert model.parameters == sum(int(tensor.n_elements) for tensor in reader.tensors)
     assert model.weights == sum(int(tensor.n_bytes) for tensor in reader.tensors)
-    assert (model.n_ctx_train, model.n_embd, model.n_ff, model.n_head) == (512, 64, 96, 2)
-    assert model.n_vocab == len(model_files.vocabulary().tokens)
+    assert (model.shape.n_ctx_train, model.shape.n_embd, model.shape.n_ff, model.shape.n_head) == (512, 64, 96, 2)
+    assert model.tokens.n_vocab == len(model_files.vocabulary().tokens)
     keys = shape.n_rot * shape.n_head_kv
-    assert [(layer.keys, layer.values, layer.windowed, layer.head) for layer in model.layers] == [
+    assert [(layer.keys, layer.values, layer.windowed, layer.head) for layer in model.shape.layers] == [
         (keys, keys, False, shape.n_rot)
     ] * 2
-    assert sum(layer.weights for layer in model.layers) < model.weights
-    assert model.chat_template == model_files.TEMPLATE
-    assert model.named_templates == ()
+    assert sum(layer.weights for layer in model.shape.layers) < model.weights
+    assert model.tokens.chat_template == model_files.TEMPLATE
+    assert model.tokens.named_templates == ()
 
 
 def test_the_path_may_be_text(tiny: Path) -> None:
@@ -54,7 +54,7 @@ def test_named_templates(tmp_path: Path) -> None:
         writer.add_string("tokenizer.chat_template.rag", "R")
 
     model = read_gguf(model_files.write(tmp_path / "m.gguf", change=change))
-    assert model.named_templates == (NamedTemplate("rag", "R"), NamedTemplate("tool_use", "T"))
+    assert model.tokens.named_templates == (NamedTemplate("rag", "R"), NamedTemplate("tool_use", "T"))
 
 
 def test_without_a_file_type_the_largest_tensor_type_is_the_quantization(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_file_that_may_not_be_read(tiny: Path, monkeypatch: pytest.MonkeyPatch
 def test_an_encoder_is_an_embedding_model(tmp_path: Path) -> None:
     file = read_gguf(model_files.write(tmp_path / "m.gguf", "bert"))
     assert file.embeds
-    assert not file.is_causal
+    assert not file.shape.is_causal
 
 
 def test_a_chat_architecture_with_pooling_is_an_embedding_model(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_a_chat_architecture_with_pooling_is_an_embedding_model(tmp_path: Path) 
         writer.add_pooling_type(gguf.PoolingType.LAST)
 
     file = read_gguf(model_files.write(tmp_path / "m.gguf", "qwen3", change=pool))
-    assert (file.embeds, file.pooling, file.is_causal) == (True, "last", True)
+    assert (file.embeds, file.shape.pooling, file.shape.is_causal) == (True, "last", True)
 
 
 def test_no_pooling_is_no_embedding_model(tmp_path: Path) -> None:
@@ -383,20 +383,21 @@ def test_layers_of_unusual_models(tmp_path: Path) -> None:
 
     path = tmp_path / "m.gguf"
     kept = [
-        (layer.keys, layer.values, layer.head) for layer in read_gguf(model_files.write(path, change=latent)).layers
+        (layer.keys, layer.values, layer.head)
+        for layer in read_gguf(model_files.write(path, change=latent)).shape.layers
     ]
     assert kept == [(24, 0, 24)] * 2
-    assert [layer.keys for layer in read_gguf(model_files.write(path, change=interval)).layers] == [0, 32]
-    assert [layer.keys for layer in read_gguf(model_files.write(path, change=shared)).layers] == [32, 0]
+    assert [layer.keys for layer in read_gguf(model_files.write(path, change=interval)).shape.layers] == [0, 32]
+    assert [layer.keys for layer in read_gguf(model_files.write(path, change=shared)).shape.layers] == [32, 0]
     model = read_gguf(model_files.write(path, change=windows))
-    assert [layer.windowed for layer in model.layers] == [True, False]
-    assert model.sliding_window == 64
+    assert [layer.windowed for layer in model.shape.layers] == [True, False]
+    assert model.shape.sliding_window == 64
 
 
 def test_recurrent_models_keep_a_state(tmp_path: Path) -> None:
     mamba = read_gguf(model_files.write(tmp_path / "mamba.gguf", "mamba"))
-    assert [layer.keys for layer in mamba.layers] == [0, 0]
-    assert [layer.state for layer in mamba.layers] == [1408, 1408]
+    assert [layer.keys for layer in mamba.shape.layers] == [0, 0]
+    assert [layer.state for layer in mamba.shape.layers] == [1408, 1408]
     hybrid = read_gguf(model_files.write(tmp_path / "lfm2.gguf", "lfm2"))
-    assert [layer.keys for layer in hybrid.layers] == [0, 32]
-    assert [layer.state for layer in hybrid.layers] == [128, 0]
+    assert [layer.keys for layer in hybrid.shape.layers] == [0, 32]
+    assert [layer.state for layer in hybrid.shape.layers] == [128, 0]

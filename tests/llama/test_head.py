@@ -292,7 +292,7 @@ def test_a_llama_that_is_open_has_no_head(files: dict[str, Path]) -> None:
 
 def test_the_plan_counts_the_head(files: dict[str, Path]) -> None:
     file = read_gguf(files["right"])
-    assert (len(file.layers), file.nextn_layers, len(head_file(file).layers)) == (2, 1, 1)
+    assert (len(file.shape.layers), file.shape.nextn_layers, len(head_file(file).shape.layers)) == (2, 1, 1)
     machine, options = Machine(1 << 40), ContextOptions(n_ctx=512, n_sequences=2)
     alone, both = (
         plan(file, ModelOptions(), options, machine, draft=draft)

@@ -54,7 +54,7 @@ def test_the_longest_context_is_the_last_that_fits(file: GgufFile, n_sequences: 
 def test_who_shares_a_pool(file: GgufFile, tmp_path: Path) -> None:
     """Where it saves memory, unless the positions depend on its size; or as the caller says."""
     recurrent = read_gguf(model_files.write(tmp_path / "r.gguf", "mamba"))
-    by_length = replace(file, turns_by_length=True)
+    by_length = replace(file, shape=replace(file.shape, turns_by_length=True))
     for model, sequences, wanted in ((file, 2, True), (file, 1, False), (recurrent, 2, False), (by_length, 2, False)):
         assert shares(model, ContextOptions(), sequences) is wanted
         assert shares(model, ContextOptions(kv_tokens=512), sequences)
@@ -106,13 +106,13 @@ def test_layers_go_to_the_devices_as_far_as_they_fit(file: GgufFile) -> None:
     """The last layers and the output matrix, with their part of the cache and the compute buffers."""
     options = ContextOptions(n_ctx=4096, n_sequences=1)
     every = plan(file, ModelOptions(), options, having(1 << 40, 1 << 40))
-    assert every.model.n_gpu_layers == len(file.layers) + 1
+    assert every.model.n_gpu_layers == len(file.shape.layers) + 1
     assert every.context.flash_attn == "auto"
     caches = layer_caches(file, every.context, every.cells)
     compute = estimate(file, every.context, every.cells).compute
-    for count in range(1, len(file.layers) + 2):
+    for count in range(1, len(file.shape.layers) + 2):
         moved = count - 1
-        size = file.output + sum(layer.weights for layer in file.layers[len(caches) - moved :]) + compute
+        size = file.shape.output + sum(layer.weights for layer in file.shape.layers[len(caches) - moved :]) + compute
         size += sum(caches[len(caches) - moved :])
         for less, layers in ((0, count), (2, count - 1)):
             half = (size - less) // 2
@@ -135,7 +135,8 @@ def test_given_layers_are_kept_or_refused(file: GgufFile) -> None:
 
 def test_weights_too_large_for_memory_fit_beside_a_device(file: GgufFile) -> None:
     """What is on devices need not be here."""
-    big = replace(file, layers=tuple(replace(layer, weights=100 * MIB) for layer in file.layers), weights=1000 * MIB)
+    layers = tuple(replace(layer, weights=100 * MIB) for layer in file.shape.layers)
+    big = replace(file, shape=replace(file.shape, layers=layers), weights=1000 * MIB)
     options = ContextOptions(n_ctx=512, n_sequences=1)
     with pytest.raises(ModelLoadError, match=r"needs 1,0\d\d MiB for its weights, but only 600 MiB of memory can be"):
         plan(big, ModelOptions(), options, having(600 * MIB))
@@ -148,7 +149,7 @@ def test_weights_too_large_for_memory_fit_beside_a_device(file: GgufFile) -> Non
 def test_tensors_that_are_laid_out_anew_are_counted(file: GgufFile) -> None:
     """The tied embeddings twice; pages of the file that were copied can be taken back."""
     plain, anew = weights(file), weights(file, {"F32"})
-    assert anew.total == plain.total + file.tied
-    assert anew.copies == sum(file.matrices.values()) - file.tied
+    assert anew.total == plain.total + file.shape.tied
+    assert anew.copies == sum(file.shape.matrices.values()) - file.shape.tied
     assert weights(file, {"F32"}, mapped=False).copies == 0
     assert weights(file, {"Q4_K"}) == plain

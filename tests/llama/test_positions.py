@@ -17,7 +17,7 @@ def test_a_context_holds_no_more_tokens_than_there_are_positions(tmp_path: Path)
     path = tmp_path / "m.gguf"
     path.write_bytes(model_zoo.model("gpt2").encoded())
     file = read_gguf(path)
-    assert file.n_positions == model_zoo.CONTEXT == 512
+    assert file.shape.n_positions == model_zoo.CONTEXT == 512
     assert position_limit(file, ContextOptions()) == position_limit(file, ContextOptions(n_ctx=300)) == 512
     with pytest.raises(
         RequestError, match=r"n_ctx=513 is more than .* it has learned 512 positions.*n_ctx=512 at most"

@@ -46,7 +46,7 @@ def test_architectures_rotate_as_llama_cpp_says(tmp_path: Path, kind: str) -> No
     path.write_bytes(model_zoo.model(kind).encoded())
     with Model.load(path) as model:
         by_library = library().llama_model_rope_type(model.handle) >= 0
-        assert model.file.rope.rotates == by_library
+        assert model.file.shape.rope.rotates == by_library
 
 
 @pytest.mark.parametrize("name", ["rope_scaling_type", "yarn_orig_ctx", "rope_freq_base", "rope_freq_scale"])
@@ -125,7 +125,7 @@ def test_scaling_that_a_file_declares_counts(tmp_path: Path) -> None:
     assert "trained on 512 tokens, YaRN (as the file says) from 512 by 4 to 2,048" in positions(yarn, asked)
     assert "YaRN (as the file says)" in plan(yarn, ModelOptions(), asked, Machine(None)).summary
     included = declaring(tmp_path, RopeScalingType.YARN, 4.0, 128)  # the training length includes it
-    assert (included.rope, reach(included, asked)) == ((True, "yarn", 4.0, 128), 512)
+    assert (included.shape.rope, reach(included, asked)) == ((True, "yarn", 4.0, 128), 512)
     linear = declaring(tmp_path, RopeScalingType.LINEAR, 8.0)
     assert reach(linear, asked) == 512
     further = rope_options(linear, ContextOptions(n_ctx=1024, rope_scaling_type="yarn"))
@@ -233,7 +233,7 @@ def _bare(path: Path, change: Callable[[Any], None], rows: list[Row]) -> Any:
 
 def test_yarn_at_four_times_the_training_length_is_llama_cpps(builtin_model_path: Path) -> None:
     """At the far end of the context, where a token's position is far beyond the training length."""
-    trained = read_gguf(builtin_model_path).n_ctx_train
+    trained = read_gguf(builtin_model_path).shape.n_ctx_train
     rows = [Row(300 + number, 4 * trained - 64 + number, 0, number == 63) for number in range(64)]
 
     def yarn(params: Any) -> None:

@@ -8,7 +8,7 @@ import math
 import re
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,32 +107,23 @@ class Rope(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class GgufFile:
-    """A checked model file: the facts needed to describe it and to estimate its memory.
+class Shape:
+    """The shape of a model's weights, from which its memory follows.
 
-    `parts` are all files of a split model, in order. `weights` is bytes, `n_ctx_train` tokens (0 if the file does not
-    say). `turns_by_length`: the encoding of positions depends on the length of the context (LongRoPE). `matrices`:
-    bytes of matrices by tensor type; `output`: bytes of the output matrix; `tied`: the same if that is also the
-    embedding matrix, else 0. `n_ff_expert`, `n_experts_used`: 0 without experts; `has_dense`: some layers have none;
-    `is_gated`: its feed-forward layers multiply two matrices. `n_positions`: the number of learned position
-    embeddings, beyond which llama.cpp ends the process (0: positions are computed). `pooling`: how an embedding model
-    makes one vector of a text ("" for other models); `is_causal`: each token sees only those before it. `base_models`:
-    the addresses of the repositories that it was made from. `sampling`: what the file states below
-    `general.sampling.`; NaN for a value that is no number. `nextn_layers`: the last of its layers, which are heads for
-    the next tokens (MTP, NextN). `tokenizer`: the kind of the vocabulary, which has `n_merges`. `is_verified`: it is
-    certain that llama.cpp survives this header.
+    - `n_ctx_train`: tokens, 0 if the file does not say. `turns_by_length`: the encoding of positions depends on the
+      length of the context (LongRoPE). `n_positions`: the number of learned position embeddings, beyond which llama.cpp
+      ends the process (0: positions are computed).
+    - `matrices`: bytes of matrices by tensor type; `output`: bytes of the output matrix; `tied`: the same if that is
+      also the embedding matrix, else 0.
+    - `n_ff_expert`, `n_experts_used`: 0 without experts; `has_dense`: some layers have none; `is_gated`: its
+      feed-forward layers multiply two matrices.
+    - `pooling`: how an embedding model makes one vector of a text ("" for other models); `is_causal`: each token sees
+      only those before it.
+    - `nextn_layers`: the last of its layers, which are heads for the next tokens (MTP, NextN).
     """
 
-    path: Path
-    parts: tuple[Path, ...]
-    architecture: str
-    name: str
-    quantization: str
-    parameters: int
-    weights: int
     n_ctx_train: int
     turns_by_length: bool
-    n_vocab: int
     n_embd: int
     n_ff: int
     n_head: int
@@ -145,19 +136,46 @@ class GgufFile:
     n_ff_expert: int
     n_experts_used: int
     has_dense: bool
+    n_positions: int
+    pooling: str
+    is_causal: bool
+    is_gated: bool
+    nextn_layers: int
+    rope: Rope
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What a file says of tokens: how many there are, the `kind` of the vocabulary, which has `n_merges`; the chat
+    templates; `sampling`, what it states below `general.sampling.` (NaN for a value that is no number)."""
+
+    n_vocab: int
+    kind: str
+    n_merges: int
     chat_template: str | None
     named_templates: tuple[NamedTemplate, ...]
-    n_positions: int = 0
-    is_verified: bool = False
-    pooling: str = ""
-    is_causal: bool = True
-    base_models: tuple[str, ...] = ()
-    sampling: Mapping[str, float] = field(default_factory=dict[str, float])
-    is_gated: bool = True
-    nextn_layers: int = 0
-    rope: Rope = field(default_factory=Rope)
-    tokenizer: str = ""
-    n_merges: int = 0
+    sampling: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class GgufFile:
+    """A checked model file: the facts needed to describe it and to estimate its memory.
+
+    `parts` are all files of a split model, in order. `weights` is bytes. `base_models`: the addresses of the
+    repositories that it was made from. `is_verified`: it is certain that llama.cpp survives this header.
+    """
+
+    path: Path
+    parts: tuple[Path, ...]
+    architecture: str
+    name: str
+    quantization: str
+    parameters: int
+    weights: int
+    base_models: tuple[str, ...]
+    is_verified: bool
+    shape: Shape
+    tokens: Vocabulary
 
     @property
     def is_encoder(self) -> bool:
@@ -167,7 +185,7 @@ class GgufFile:
     @property
     def embeds(self) -> bool:
         """Whether this is an embedding model or a reranker, which makes vectors and does not generate."""
-        return bool(self.pooling) or not self.is_causal
+        return bool(self.shape.pooling) or not self.shape.is_causal
 
 
 def read_gguf(path: str | Path) -> GgufFile:
@@ -319,14 +337,9 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...]) 
     header = headers[0]
     architecture = header.text("general.architecture")
     tensors = [tensor for each in headers for tensor in each.tensors]
-    prefix = "tokenizer.chat_template."
-    tied = _tied(tensors)
-    n_ff = header.integer(f"{architecture}.feed_forward_length", 0)
-    pooling = _POOLING.get(header.integer(f"{architecture}.pooling_type", 0), "")
-    if pooling == "rank":
+    shape = _shape(header, architecture, tensors)
+    if shape.pooling == "rank":
         _check_classifier(file, header, architecture, tensors)
-    is_causal = _is_causal(header, architecture)
-    n_positions = next((tensor.shape[-1] for tensor in tensors if tensor.name == "position_embd.weight"), 0)
     return GgufFile(
         path=file,
         parts=parts,
@@ -335,11 +348,36 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...]) 
         quantization=_quantization(header, headers),
         parameters=sum(tensor.elements for tensor in tensors),
         weights=sum(tensor.size for tensor in tensors),
+        base_models=tuple(
+            filter(None, (header.text(f"general.base_model.{number}.repo_url") for number in range(_MOST_BASES)))
+        ),
+        is_verified=verified(headers) and shape.is_causal and not shape.pooling,
+        shape=shape,
+        tokens=_vocabulary(header, architecture),
+    )
+
+
+def _vocabulary(header: Header, architecture: str) -> Vocabulary:
+    prefix = "tokenizer.chat_template."
+    return Vocabulary(
+        n_vocab=header.count("tokenizer.ggml.tokens") or header.integer(f"{architecture}.vocab_size", 0),
+        kind=header.text("tokenizer.ggml.model"),
+        n_merges=header.count("tokenizer.ggml.merges"),
+        chat_template=header.text("tokenizer.chat_template") or None,
+        named_templates=tuple(
+            NamedTemplate(key.removeprefix(prefix), header.text(key)) for key in header.keys_under(prefix)
+        ),
+        sampling=_sampling(header),
+    )
+
+
+def _shape(header: Header, architecture: str, tensors: Sequence[Tensor]) -> Shape:
+    tied = _tied(tensors)
+    n_ff = header.integer(f"{architecture}.feed_forward_length", 0)
+    n_positions = next((tensor.shape[-1] for tensor in tensors if tensor.name == "position_embd.weight"), 0)
+    return Shape(
         n_ctx_train=header.integer(f"{architecture}.context_length", 0),
         turns_by_length=any(tensor.name.endswith("rope_factors_long.weight") for tensor in tensors),
-        tokenizer=header.text("tokenizer.ggml.model"),
-        n_merges=header.count("tokenizer.ggml.merges"),
-        n_vocab=header.count("tokenizer.ggml.tokens") or header.integer(f"{architecture}.vocab_size", 0),
         n_embd=header.integer(f"{architecture}.embedding_length", 0),
         n_ff=n_ff,
         n_head=max(header.integers(f"{architecture}.attention.head_count", 0)),
@@ -352,23 +390,14 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...]) 
         n_ff_expert=header.integer(f"{architecture}.expert_feed_forward_length", n_ff),
         n_experts_used=header.integer(f"{architecture}.expert_used_count", 0),
         has_dense=any(tensor.name.endswith((".ffn_up.weight", ".ffn_gate.weight")) for tensor in tensors),
+        n_positions=n_positions,
+        pooling=_POOLING.get(header.integer(f"{architecture}.pooling_type", 0), ""),
+        is_causal=_is_causal(header, architecture),
         is_gated=any(
             tensor.name.endswith(".ffn_gate.weight")
             or (tensor.name.endswith(".ffn_up.weight") and tensor.shape[-1] > n_ff)  # both in one matrix
             for tensor in tensors
         ),
-        chat_template=header.text("tokenizer.chat_template") or None,
-        named_templates=tuple(
-            NamedTemplate(key.removeprefix(prefix), header.text(key)) for key in header.keys_under(prefix)
-        ),
-        n_positions=n_positions,
-        pooling=pooling,
-        is_causal=is_causal,
-        base_models=tuple(
-            filter(None, (header.text(f"general.base_model.{number}.repo_url") for number in range(_MOST_BASES)))
-        ),
-        sampling=_sampling(header),
-        is_verified=verified(headers) and is_causal and not pooling,
         nextn_layers=_nextn_layers(header, architecture, tensors),
         rope=_rope(header, architecture, n_positions),
     )

@@ -46,13 +46,13 @@ def rope_options(file: GgufFile, options: ContextOptions) -> ContextOptions:
     yarn = [name for name in YARN if getattr(options, name) is not None]
     stretching = [name for name in ("rope_scaling_type", "rope_freq_scale") if getattr(options, name)] + yarn
     given = [*stretching, *(["rope_freq_base"] if options.rope_freq_base else [])]
-    if given and not file.rope.rotates:
-        kind = "learned positions" if file.n_positions else "no positions that rotate"
+    if given and not file.shape.rope.rotates:
+        kind = "learned positions" if file.shape.n_positions else "no positions that rotate"
         raise RequestError(
             f"{given[0]}={getattr(options, given[0])!r} is for models with rotary positions (RoPE), and this one "
             f"({file.architecture}) has {kind}; leave it out."
         )
-    scaling = options.rope_scaling_type or file.rope.scaling
+    scaling = options.rope_scaling_type or file.shape.rope.scaling
     if scaling == "yarn" and stretching:
         return _completed(file, options)
     if yarn:
@@ -101,27 +101,27 @@ def reach(file: GgufFile, options: ContextOptions) -> int:
     original = options.yarn_orig_ctx or _original(file)
     if options.rope_scaling_type == "none":
         return original
-    return round(original / (options.rope_freq_scale or 1 / file.rope.factor))
+    return round(original / (options.rope_freq_scale or 1 / file.shape.rope.factor))
 
 
 def _own_reach(file: GgufFile) -> int:
-    return max(file.n_ctx_train, round(file.rope.original * file.rope.factor))
+    return max(file.shape.n_ctx_train, round(file.shape.rope.original * file.shape.rope.factor))
 
 
 def _original(file: GgufFile) -> int:
     """Returns the length that positions reach unstretched; 0 if the file does not say."""
-    return file.rope.original or round(_own_reach(file) / file.rope.factor)
+    return file.shape.rope.original or round(_own_reach(file) / file.shape.rope.factor)
 
 
 def positions(file: GgufFile, options: ContextOptions) -> str:
     """Returns how far positions reach and why, in words; "" if the file says no length."""
     if not (far := reach(file, options)):
         return ""
-    trained = f"trained on {file.n_ctx_train:,} tokens"
+    trained = f"trained on {file.shape.n_ctx_train:,} tokens"
     given = options.rope_scaling_type is not None or options.rope_freq_scale
-    scaling = options.rope_scaling_type or file.rope.scaling
-    factor = 1 / options.rope_freq_scale if options.rope_freq_scale else file.rope.factor
-    if not file.rope.rotates or scaling == "none" or (factor == 1 and scaling != "longrope"):
+    scaling = options.rope_scaling_type or file.shape.rope.scaling
+    factor = 1 / options.rope_freq_scale if options.rope_freq_scale else file.shape.rope.factor
+    if not file.shape.rope.rotates or scaling == "none" or (factor == 1 and scaling != "longrope"):
         return trained
     by = "as asked for" if given else "as the file says"
     stretched = f" by {factor:.6g}" if factor != 1 else ""
@@ -137,5 +137,5 @@ def beyond(file: GgufFile, options: ContextOptions, n_ctx: int) -> str:
     stretch = 'llama=LlamaOptions(rope_scaling_type="yarn"), or '
     return (
         f"n_ctx={n_ctx:,} is more than this model's positions reach ({positions(file, options)}): beyond {far:,} "
-        f"tokens answers get worse; pass {stretch if file.rope.rotates else ''}n_ctx={far} at most"
+        f"tokens answers get worse; pass {stretch if file.shape.rope.rotates else ''}n_ctx={far} at most"
     )

@@ -56,8 +56,8 @@ def shares(model: GgufFile, options: ContextOptions, n_sequences: int) -> bool:
     nothing: recurrent layers have states of a fixed size, and LongRoPE turns positions by the size of a buffer."""
     if options.kv_unified is not None or options.kv_tokens is not None:
         return options.kv_unified is not False
-    attends = any(layer.keys for layer in model.layers)
-    return n_sequences > 1 and attends and not model.turns_by_length
+    attends = any(layer.keys for layer in model.shape.layers)
+    return n_sequences > 1 and attends and not model.shape.turns_by_length
 
 
 class Weights(NamedTuple):
@@ -77,13 +77,13 @@ class Weights(NamedTuple):
 def weights(model: GgufFile, repacked: AbstractSet[str] = frozenset(), *, mapped: bool = True) -> Weights:
     """Estimate the memory of the weights. `repacked`: the tensor types that llama.cpp repacks for this CPU. An
     embedding matrix that is also the output matrix is then kept in both layouts."""
-    anew = sum(size for kind, size in model.matrices.items() if kind in repacked)
-    both = model.tied if model.tied_type in repacked else 0
+    anew = sum(size for kind, size in model.shape.matrices.items() if kind in repacked)
+    both = model.shape.tied if model.shape.tied_type in repacked else 0
     return Weights(model.weights + both, _tables(model), anew - both if mapped else 0)
 
 
 def _tables(model: GgufFile) -> int:
-    return _FIXED + model.n_vocab * _TOKENS.get(model.tokenizer, _TOKEN) + model.n_merges * _MERGE
+    return _FIXED + model.tokens.n_vocab * _TOKENS.get(model.tokens.kind, _TOKEN) + model.tokens.n_merges * _MERGE
 
 
 class Footprint(NamedTuple):
@@ -111,30 +111,30 @@ def copy_cost(model: GgufFile, options: ContextOptions, cells: Cells) -> int:
     if cells.buffers == 1:
         return 0
     size = sum(layer_caches(model, options, cells)) // cells.buffers
-    computed = max(model.parameters - model.n_vocab * model.n_embd, 1)  # embeddings are looked up
+    computed = max(model.parameters - model.tokens.n_vocab * model.shape.n_embd, 1)  # embeddings are looked up
     return size * _OPERATIONS_A_BYTE // (2 * computed)
 
 
 def checkpoint_bytes(model: GgufFile, options: ContextOptions, n_sequences: int) -> int:
     """Returns the most memory that checkpoints of recurrent states take: eight per conversation, limited by the
     option."""
-    each = sum(layer.state for layer in model.layers) * _F32
+    each = sum(layer.state for layer in model.shape.layers) * _F32
     return min(options.checkpoint_mib << 20, MOST_CHECKPOINTS * each * n_sequences)
 
 
 def layer_caches(model: GgufFile, options: ContextOptions, cells: Cells) -> list[int]:
     """Returns the bytes of keys, values and recurrent state of each layer."""
     if model.is_encoder:  # it keeps nothing
-        return [0] * len(model.layers)
+        return [0] * len(model.shape.layers)
     bytes_k, bytes_v = CACHE_TYPES[options.type_k][1], CACHE_TYPES[options.type_v][1]
     window = cells.total
-    if model.sliding_window and not options.swa_full:
-        seen = model.sliding_window * (cells.sequences if cells.buffers == 1 else 1) + options.rows_at_once
+    if model.shape.sliding_window and not options.swa_full:
+        seen = model.shape.sliding_window * (cells.sequences if cells.buffers == 1 else 1) + options.rows_at_once
         window = min(window, -(-seen // CELLS) * CELLS * cells.buffers)
     return [
         int((layer.keys * bytes_k + layer.values * bytes_v) * (window if layer.windowed else cells.total))
         + layer.state * _F32 * cells.sequences
-        for layer in model.layers
+        for layer in model.shape.layers
     ]
 
 
@@ -142,7 +142,7 @@ def _compute(model: GgufFile, options: ContextOptions, cells: Cells) -> int:
     """Returns the bytes of compute and output buffers of the largest micro-batch."""
     rows = min(options.rows_at_once, cells.total)
     mask, widest = _graph(model, options, rows, cells.each)
-    logits = _outputs(options, cells) * model.n_vocab * _F32  # computed in one buffer, read from another
+    logits = _outputs(options, cells) * model.tokens.n_vocab * _F32  # computed in one buffer, read from another
     return max(mask + widest, logits) + logits
 
 
@@ -152,10 +152,10 @@ def _pooling(model: GgufFile, options: ContextOptions, cells: Cells) -> int:
     rows, outputs = min(options.rows_at_once, cells.total), _outputs(options, cells)
     mask, widest = _graph(model, options, rows, rows if model.is_encoder else cells.each)
     if not model.is_encoder:
-        anew = rows * model.n_embd * _F32 if options.flash_attn == "off" else 0  # values are laid out anew
-        widest = max(widest + anew, outputs * (model.n_vocab + 5 * model.n_embd) * _F32)
+        anew = rows * model.shape.n_embd * _F32 if options.flash_attn == "off" else 0  # values are laid out anew
+        widest = max(widest + anew, outputs * (model.tokens.n_vocab + 5 * model.shape.n_embd) * _F32)
     inputs = rows * (cells.sequences * _F32 + _INPUTS)  # a matrix of which row counts for which text
-    return mask + widest + inputs + outputs * (model.n_vocab + model.n_embd) * _F32
+    return mask + widest + inputs + outputs * (model.tokens.n_vocab + model.shape.n_embd) * _F32
 
 
 def _outputs(options: ContextOptions, cells: Cells) -> int:
@@ -166,27 +166,27 @@ def _outputs(options: ContextOptions, cells: Cells) -> int:
 def _graph(model: GgufFile, options: ContextOptions, rows: int, seen: int) -> tuple[int, int]:
     """Returns the bytes of the masks, and of the widest point of the layers, of rows that attend to `seen` cells."""
     flash = options.flash_attn != "off"
-    attends = any(layer.keys for layer in model.layers)
-    masks = len({layer.windowed for layer in model.layers if layer.keys})
+    attends = any(layer.keys for layer in model.shape.layers)
+    masks = len({layer.windowed for layer in model.shape.layers if layer.keys})
     mask = rows * seen * (_F16 if flash else _F32) * masks if attends else 0
-    scores = rows * seen * model.n_head * _F32 if attends and not flash else 0
-    widest = max(map(_attending, [model] * len(model.layers), model.layers), default=0)
+    scores = rows * seen * model.shape.n_head * _F32 if attends and not flash else 0
+    widest = max(map(_attending, [model] * len(model.shape.layers), model.shape.layers), default=0)
     return mask, max(rows * widest * _F32 + scores, rows * _F32 * _feeding(model))
 
 
 def _attending(model: GgufFile, layer: Layer) -> int:
     """Returns the numbers that one row needs at the widest point of attention, without scores, or of a recurrent
     layer."""
-    taken = 4 * model.n_embd + layer.queries + layer.keys + layer.values if layer.keys else 0
+    taken = 4 * model.shape.n_embd + layer.queries + layer.keys + layer.values if layer.keys else 0
     if model.is_encoder:  # rotated queries and keys are copies
-        taken += model.n_embd if model.rope.rotates else -model.n_embd
-    return max(taken, 6 * layer.inner + 2 * model.n_embd if layer.inner else 0)
+        taken += model.shape.n_embd if model.shape.rope.rotates else -model.shape.n_embd
+    return max(taken, 6 * layer.inner + 2 * model.shape.n_embd if layer.inner else 0)
 
 
 def _feeding(model: GgufFile) -> int:
     """Returns the numbers that one row needs at the widest point of the feed-forward layers."""
-    dense = 3 * model.n_ff + 4 * model.n_embd
-    if model.is_encoder and not model.is_gated:
-        dense = model.n_ff + 3 * model.n_embd
-    experts = model.n_experts_used * (2 * model.n_embd + model.n_ff_expert)
-    return experts if model.n_experts_used and not model.has_dense else max(dense, experts)
+    dense = 3 * model.shape.n_ff + 4 * model.shape.n_embd
+    if model.is_encoder and not model.shape.is_gated:
+        dense = model.shape.n_ff + 3 * model.shape.n_embd
+    experts = model.shape.n_experts_used * (2 * model.shape.n_embd + model.shape.n_ff_expert)
+    return experts if model.shape.n_experts_used and not model.shape.has_dense else max(dense, experts)

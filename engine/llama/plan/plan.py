@@ -197,7 +197,7 @@ class _Planner:
         self._vectors = vectors
         repacked = machine.repacked if model.use_extra_bufts else frozenset[str]()
         self._weights = weights(file, repacked, mapped=model.use_mmap)
-        self._most = len(file.layers) + 1 if machine.gpus else 0  # the output matrix counts as a layer
+        self._most = len(file.shape.layers) + 1 if machine.gpus else 0  # the output matrix counts as a layer
         rooms = [machine.room]
         if machine.address_space is not None:  # which also counts pages that can be reclaimed
             rooms.append(max(0, machine.address_space - self._weights.copies))
@@ -250,7 +250,7 @@ class _Planner:
         some = replace(self._context, n_sequences=n_sequences, kv_unified=pool)
         attends_here = not (some.offload_kqv and layers and self._machine.gpus)
         ready = on_cpu(self._file, some, n_ctx, n_sequences) if attends_here else some
-        return at_once(ready, n_sequences) if self._file.sliding_window else ready
+        return at_once(ready, n_sequences) if self._file.shape.sliding_window else ready
 
     def _fits(self, n_ctx: int, n_sequences: int, share: float = 1.0) -> bool:
         """Whether a context fits; `share`: into this share of what is free besides the weights."""
@@ -298,12 +298,12 @@ class _Planner:
         context = estimate(file, options, cells, vectors=self._vectors)
         if not layers:
             return Need(self._weights, context, self.to_come + context.total, 0)
-        moved = file.layers[len(file.layers) + 1 - layers :]
-        device_weights = sum(layer.weights for layer in moved) + file.output
+        moved = file.shape.layers[len(file.shape.layers) + 1 - layers :]
+        device_weights = sum(layer.weights for layer in moved) + file.shape.output
         caches = layer_caches(file, options, cells)
         device_cache = sum(caches[len(caches) - len(moved) :]) if options.offload_kqv and moved else 0
         # An output matrix that is also the embedding matrix stays on the host too, where embeddings are looked up.
-        here = self._weights.total - device_weights + file.tied
+        here = self._weights.total - device_weights + file.shape.tied
         host = self._to_come(max(0, here)) + context.total - device_cache
         there = device_weights if self._held is None else 0
         return Need(self._weights, context, host, there + device_cache + context.compute)
