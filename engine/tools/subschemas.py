@@ -9,7 +9,8 @@ _ONE = frozenset(
     ["items", "additionalProperties", "additionalItems", "unevaluatedItems", "unevaluatedProperties", "contains"]
 ).union(["not", "if", "then", "else", "propertyNames"])
 _LISTS = frozenset(["anyOf", "oneOf", "allOf", "prefixItems", "items"])
-_NAMED = frozenset(["properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"])
+NAMED = frozenset(["properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"])
+"""Keywords that hold schemas by names."""
 
 
 def subschemas(schema: Schema, place: str = "$") -> Iterator[tuple[str, Schema]]:
@@ -44,7 +45,7 @@ def mapped(schema: Schema, change: Callable[[str, Schema], object], place: str) 
         elif key in _LISTS and isinstance(child, list):
             items = enumerate(cast("list[object]", child))
             copy[key] = [changed(f"{key}[{number}]", item) for number, item in items]
-        elif key in _NAMED and isinstance(child, Mapping):
+        elif key in NAMED and isinstance(child, Mapping):
             members = cast("Mapping[str, object]", child).items()
             copy[key] = {name: changed(f"{key}.{name}", item) for name, item in members}
     return copy
@@ -55,7 +56,7 @@ def form(schema: Schema) -> dict[str, Any]:
     value for all that are alike to it. Schemas with many parts have few forms."""
     copy = mapped(schema, lambda _path, _child: _PART, "")
     for key, value in copy.items():
-        if key in _NAMED and isinstance(value, dict) and key != "patternProperties":
+        if key in NAMED and isinstance(value, dict) and key != "patternProperties":
             members = cast("dict[str, object]", value)
             copy[key] = {name if item is not _PART else "": item for name, item in members.items()}
         elif key in _LISTS and isinstance(value, list):

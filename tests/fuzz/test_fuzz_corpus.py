@@ -33,6 +33,12 @@ def test_corpora_are_small_and_of_known_targets() -> None:
         assert max(map(len, kept.values()), default=0) <= MOST_BYTES
 
 
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_target_s_modules_are_there(name: str) -> None:
+    assert all((fuzzing.ROOT / "engine" / module).exists() for module in TARGETS[name].modules)
+    assert Lines(TARGETS[name].modules).all
+
+
 def planted(data: bytes) -> None:
     """Has a fault behind a door that only coverage finds step by step."""
     if data[:1] == b"\x01":

@@ -8,6 +8,7 @@ from engine.formats.families import JsonSyntax, ToolSyntax
 from engine.formats.grammar.object_schemas import kinds, resolved
 from engine.formats.grammar.schemas import TEXT, Schemas, type_name
 from engine.tools.formats import PATTERNS
+from engine.tools.subschemas import NAMED
 
 Schema: TypeAlias = Mapping[str, Any]
 
@@ -247,10 +248,14 @@ class Values:
         return one_of(*(self._of_type(node, name) for name in types))
 
     def members(self, node: Schema) -> list[Member]:
-        """Returns the declared members of an object schema, in order."""
+        """Returns the declared members of an object schema, in order, without those that it forbids."""
         required = node.get("required", ())
         properties = cast("Schema", node.get("properties") or {})
-        return [Member(key, self.value(schema), key in required) for key, schema in properties.items()]
+        return [
+            Member(key, self.value(schema), key in required)
+            for key, schema in properties.items()
+            if schema is not False or key in required
+        ]
 
     def others(self, node: Schema) -> Node | None:
         """Returns the grammar of the values of undeclared members of an object schema; None if it allows none. A schema
@@ -316,18 +321,27 @@ def _types_of(value: object) -> frozenset[str]:
     return frozenset([name, *(["number"] if name == "integer" else ["integer"] if is_whole else [])])
 
 
-def relocated(schema: object, place: str) -> Any:
-    """Copy a schema so that its references to itself stay valid at `place` ("#/$defs/name") in another one."""
+_DATA = frozenset(["enum", "const", "default", "examples"])
+"""Keywords whose values are no schemas."""
+
+
+def relocated(schema: object, place: str, *, named: bool = False) -> Any:
+    """Copy a schema so that its references to itself stay valid at `place` ("#/$defs/name") in another one. `named`: it
+    holds schemas by their names."""
     if isinstance(schema, list | tuple):
         return [relocated(item, place) for item in cast("Sequence[object]", schema)]
     if not isinstance(schema, Mapping):
         return schema
     copy: dict[str, Any] = {}
     for key, item in cast("Mapping[str, object]", schema).items():
-        if key == "$ref" and isinstance(item, str) and item.startswith("#"):
-            copy[key] = place + item[1:]
-        elif key not in ("$id", "$schema"):
+        if named:
             copy[key] = relocated(item, place)
+        elif key == "$ref" and isinstance(item, str) and item.startswith("#"):
+            copy[key] = place + item[1:]
+        elif key in _DATA:
+            copy[key] = item
+        elif key not in ("$id", "$schema"):
+            copy[key] = relocated(item, place, named=key in NAMED)
     return copy
 
 

@@ -34,6 +34,8 @@ class Schemas:
             properties: object = kind.get("properties")
             if isinstance(properties, Mapping):
                 self._add(cast("Mapping[str, Any]", properties))
+            for name in map(str, items_of(kind.get("required"))):
+                self._properties.setdefault(name, {})
 
     def _add(self, properties: Mapping[str, Any]) -> None:
         """Add the properties of one kind of object. What they are in either kind may be meant."""

@@ -628,10 +628,17 @@ def _try_json_rpc(line: bytes) -> None:
 TARGETS = {
     target.name: target
     for target in (
-        Target("parser", ("parsing",), ".json", parsing_fuzz.seeds, parsing_fuzz.changed, always(parsing_fuzz.attempt)),
+        Target(
+            "parser",
+            ("formats/parsing",),
+            ".json",
+            parsing_fuzz.seeds,
+            parsing_fuzz.changed,
+            always(parsing_fuzz.attempt),
+        ),
         Target(
             "grammar",
-            ("grammar/lark.py", "grammar/turn_grammar.py", "parsing/shapes", "grammar/nodes.py"),
+            ("formats/grammar", "formats/parsing/shapes"),
             ".json",
             _call_seeds,
             _call_changed,
@@ -639,19 +646,16 @@ TARGETS = {
         ),
         Target(
             "schema",
-            ("tools/check.py", "tools/subschemas.py", "constraint/json_schema.py", "constraint/lark.py"),
+            ("tools/check.py", "tools/subschemas.py", "formats/grammar/json_schema.py", "formats/grammar/lark.py"),
             ".json",
             _schema_seeds,
             _schema_changed,
             partial(_held, _try_schema),
         ),
-        Target("template", ("template",), ".jinja", _template_seeds, _template_changed, _hurried),
+        Target("template", ("formats/template",), ".jinja", _template_seeds, _template_changed, _hurried),
         Target(
             "gguf",
-            (
-                *("llama/gguf.py", "llama/gguf_header.py", "llama/gguf_rules.py", "llama/gguf_charsmap.py"),
-                *("llama/projector_file.py", "llama/adapter_file.py"),
-            ),
+            ("llama/gguf",),
             ".z",
             _gguf_seeds,
             _gguf_changed,
@@ -660,7 +664,7 @@ TARGETS = {
         Target("request", ("openai",), ".json", _request_seeds, _request_changed, _served),
         Target(
             "mcp",
-            ("mcp/intake.py", "mcp/content.py"),
+            ("agent/mcp/intake.py", "agent/mcp/content.py"),
             ".bin",
             _message_seeds,
             _message_changed,
@@ -668,7 +672,7 @@ TARGETS = {
         ),
         Target(
             "state",
-            ("runtime/state_file.py",),
+            ("runtime/cache/state_file.py",),
             ".state",
             _state_seeds,
             _state_changed,
