@@ -3,11 +3,10 @@ caller demands; what a meaning does is said in the tables of `text_turn`.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum, auto
 from functools import lru_cache
-from itertools import repeat
 
 from engine.formats.families import Format, JsonSyntax, TaggedJsonSyntax, ToolSyntax
 from engine.formats.parsing.reader import CUT, Mark, Markers, Spelling, compiled
@@ -104,54 +103,64 @@ def _made(format_: Format, spelling: Spelling, *, calls: bool, json: bool, tools
     call = call_marks(syntax, spelling) if syntax else CallMarks()
     marks = _marks(format_, spelling, call, json=json)
     control = frozenset(spelling.characters.values() if calls else ())
-    strays = dict.fromkeys([*_strays(format_, syntax, spelling), *control])
-    opens = _in_prose(format_, spelling, marks[Role.OPENS])
-    in_content = [*call.openers, *opens, *marks[Role.OTHER], *strays]
-    in_content += _texts(marks, Role.END, Role.STOP, Role.FENCE)
-    known = {*in_content, *_texts(marks, Role.ANSWER_END, Role.CLOSES, Role.START, Role.HEADER)}
-    call_ends = [text for text in call.closers.literals if text not in known]
-    elements = _elements(call_ends, known, tuple(call.openers))
-    whole = MARKS if anywhere and _has_whole_objects(syntax) else ()
-    in_content += [*call_ends, *sorted(elements), *whole]
-    at_start = [*call.openers, *_texts(marks, Role.OPENS, Role.CLOSES, Role.ANSWER, Role.START, Role.HEADER)]
-    at_start += [*_texts(marks, Role.FENCE, Role.END, Role.STOP), *strays, *call_ends]
-    ends_reasoning = _texts(marks, Role.CLOSES, Role.OTHER)
-    # In the order of their places in the format, so that compiled patterns are shared.
+    strays = [*_strays(format_, syntax, spelling), *control]
+    texts = {**marks, **_others(marks, call, strays)}
+    texts[Role.CONTROL] = control
+    if anywhere and isinstance(syntax, JsonSyntax | TaggedJsonSyntax) and syntax.whole_objects:
+        texts[Role.WHOLE], texts[Role.CODE] = MARKS, (FENCE,)
+    in_prose = _in_prose(format_, spelling, marks[Role.OPENS])
     # A call without its section is one in reasoning, too, if it names a declared tool and ends the output.
-    in_reasoning = [*ends_reasoning, *(text for text in call.openers if text in call.wrappers or tools)]
-    at = {
-        Place.AT_START: compiled(*at_start),
-        Place.IN_CONTENT: compiled(*in_content, *(marks[Role.ANSWER] if format_.content_repeats else ())),
-        Place.IN_ANSWER: compiled(*in_content, *marks[Role.ANSWER_END]),
-        Place.IN_REASONING: compiled(*in_reasoning),
-        Place.BEHIND_CALL: compiled(*_texts(marks, Role.END, Role.STOP, Role.ANSWER_END), *call.closers.literals),
-    }
-    named = {
-        **marks,
-        Role.CUT: [CUT],
-        Role.BARE: [BARE],
-        Role.SECTION: call.openers.keys() - {*call.is_call.literals} if call.is_call.literals else (),
-        Role.CLOSER: call.closers.literals,
-        Role.CALL_END: call_ends,
-        Role.ELEMENT: elements,
-        Role.WHOLE: whole,
-        Role.CODE: {FENCE}.intersection(whole),
-        Role.CONTROL: control,
-        Role.STRAY: strays,
-        Role.LONE: strays.keys() - _texts(marks, *_OF_THEIR_OWN),
-    }
-    skipped = {text: Mark("\n") for text in call_ends}
+    in_reasoning = [text for text in call.openers if text in call.wrappers or tools]
+    skipped = {text: Mark("\n") for text in texts[Role.CALL_END]}
     for role in (Role.ANSWER_END, Role.END, Role.START, Role.FENCE):
         skipped.update(marks[role])
     return Roles(
-        of=_by_text(named),
+        of=_by_text(texts),
         marks=marks,
-        at=at,
+        at=_places(texts, in_prose, in_reasoning, repeats=format_.content_repeats),
         skipped=skipped,
         header_end=spelling.mark(format_.header[1]),
-        ends_draft=compiled(*ends_reasoning),
+        ends_draft=compiled(*_of(marks, Role.CLOSES, Role.OTHER)),
         behind_section=_behind_section(call),
     )
+
+
+def _others(
+    marks: Mapping[Role, Mapping[str, Mark]], calls: CallMarks, strays: Sequence[str]
+) -> dict[Role, Collection[str]]:
+    """Returns the texts of the roles that follow from a format's markers."""
+    known = {*strays, *_of(marks, *marks)}
+    call_ends = [text for text in calls.closers.literals if text not in known]
+    begins = frozenset(calls.is_call.literals)
+    return {
+        Role.CUT: (CUT,),
+        Role.BARE: (BARE,),
+        Role.WHOLE: (),
+        Role.SECTION: calls.openers.keys() - begins if begins else (),
+        Role.CLOSER: calls.closers.literals,
+        Role.CALL_END: call_ends,
+        Role.ELEMENT: _elements(call_ends, known, tuple(calls.openers)),
+        Role.STRAY: strays,
+        Role.LONE: set(strays).difference(_of(marks, *_OF_THEIR_OWN)),
+    }
+
+
+def _places(
+    texts: Mapping[Role, Collection[str]], in_prose: Sequence[str], in_reasoning: Sequence[str], *, repeats: bool
+) -> dict[Place, Markers]:
+    """Returns what is looked for in each place. `in_prose` opens reasoning behind other text, `in_reasoning` calls in
+    reasoning. `repeats`: an answer may begin behind other text."""
+    content = [*texts[Role.CALLS], *in_prose, *_of(texts, Role.OTHER, Role.STRAY, Role.END, Role.STOP, Role.FENCE)]
+    content += [*texts[Role.CALL_END], *sorted(texts[Role.ELEMENT]), *texts[Role.WHOLE]]
+    begins = _of(texts, Role.CALLS, Role.OPENS, Role.CLOSES, Role.ANSWER, Role.START, Role.HEADER)
+    left_over = _of(texts, Role.FENCE, Role.END, Role.STOP, Role.STRAY, Role.CALL_END)
+    return {
+        Place.AT_START: compiled(*begins, *left_over),
+        Place.IN_CONTENT: compiled(*content, *(texts[Role.ANSWER] if repeats else ())),
+        Place.IN_ANSWER: compiled(*content, *texts[Role.ANSWER_END]),
+        Place.IN_REASONING: compiled(*_of(texts, Role.CLOSES, Role.OTHER), *in_reasoning),
+        Place.BEHIND_CALL: compiled(*_of(texts, Role.END, Role.STOP, Role.ANSWER_END, Role.CLOSER)),
+    }
 
 
 def _marks(format_: Format, spelling: Spelling, calls: CallMarks, *, json: bool) -> dict[Role, Mapping[str, Mark]]:
@@ -201,23 +210,22 @@ def _elements(call_ends: Iterable[str], known: set[str], openers: tuple[str, ...
     marker of its own."""
     names = [text[2:-1] for text in call_ends if text.startswith("</")]
     elements = {f"<{name}{end}" for name in names for end in "> "} - known
-    return frozenset(
-        text for text in elements if not (text.startswith(openers) or any(map(str.startswith, openers, repeat(text))))
-    )
+    return frozenset(text for text in elements if not text.startswith(openers) and not _begins(text, openers))
 
 
 def _behind_section(calls: CallMarks) -> Markers:
     begins = calls.is_call.literals
-    others = (text for text in (*calls.openers, *calls.closers.literals))
-    return compiled(*begins, *(text for text in others if not any(map(str.startswith, begins, repeat(text)))))
+    others = [text for text in (*calls.openers, *calls.closers.literals) if not _begins(text, begins)]
+    return compiled(*begins, *others)
 
 
-def _has_whole_objects(syntax: ToolSyntax | None) -> bool:
-    return isinstance(syntax, JsonSyntax | TaggedJsonSyntax) and syntax.whole_objects
+def _begins(text: str, markers: Iterable[str]) -> bool:
+    """Whether one of the markers begins with the text."""
+    return any(marker.startswith(text) for marker in markers)
 
 
-def _texts(marks: Mapping[Role, Mapping[str, Mark]], *roles: Role) -> list[str]:
-    return [text for role in roles for text in marks[role]]
+def _of(texts: Mapping[Role, Collection[str]], *roles: Role) -> list[str]:
+    return [text for role in roles for text in texts[role]]
 
 
 def _by_text(named: Mapping[Role, Iterable[str]]) -> Mapping[str, frozenset[Role]]:

@@ -327,11 +327,6 @@ def _precedes_end(turn: TextTurn, hit: str, ends: tuple[str, ...] = ()) -> Gen[b
     return (yield from turn.reader.judged(over, len(hit))) is True
 
 
-def _stops(turn: TextTurn, hit: str) -> Gen[bool]:
-    """Nothing follows it: generation ends at a stop, other text may contain it."""
-    return _precedes_end(turn, hit)
-
-
 def _opens(turn: TextTurn, hit: str) -> bool:
     """It begins a line or is a token; in some families always."""
     anywhere = turn.reasoning is not None and turn.reasoning.where == "anywhere"
@@ -640,7 +635,7 @@ IN_TEXT = (
     Row(Role.CALL_END, _is_behind_call, _skip),
     Row(Role.CALL_END, _is_left_over, _skip),
     Row(Role.FENCE, _fences_answer, _skip),
-    Row(Role.STOP, _stops, _skip),
+    Row(Role.STOP, _precedes_end, _skip),
     Row(Role.OPENS, _opens_what_is_closed, _skip_opening),
     Row(Role.OPENS, _opens, _read_reasoning),
     Row(Role.HEADER, _announces, _read_header),
