@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import fill, wrap
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from engine.cli.batch import add_batch, batch
 from engine.cli.bench import add_bench, bench
@@ -94,7 +94,7 @@ def _run(options: argparse.Namespace) -> int:
     return getattr(of_a_model, options.command)(options)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> "Parser":
     """Returns the parser of all commands."""
     top = Parser(
         prog="llama-engine",
@@ -150,15 +150,11 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _describe(command: argparse.ArgumentParser) -> None:
+def _describe(command: "Parser") -> None:
     """Give each of a parser's subcommands its line of the list as a description, if it has none of its own."""
-    for action in command._actions:  # pyright: ignore[reportPrivateUsage]
-        if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
-            inner = cast("dict[str, argparse.ArgumentParser]", action.choices)
-            for listed in action._choices_actions:  # pyright: ignore[reportPrivateUsage]
-                parser = inner[listed.dest]
-                about = listed.help or ""
-                parser.description = parser.description or f"{about[:1].upper()}{about[1:]}."
+    for listed in command.group._choices_actions if command.group else ():
+        inner, about = command.subcommands[listed.dest], listed.help or ""
+        inner.description = inner.description or f"{about[:1].upper()}{about[1:]}."
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
@@ -186,20 +182,31 @@ class Parser(argparse.ArgumentParser):
     would lack a prompt.
     """
 
+    group: Any = None
+    """What its subcommands were added to; None if it has none."""
     _is_inside = False
-    _command: argparse.ArgumentParser | None = None
+    _command: "Parser | None" = None
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", _Formatter)
         super().__init__(**options)
         self._positionals.title = "arguments"  # pyright: ignore[reportPrivateUsage]
 
+    def add_subparsers(self, **options: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.group = super().add_subparsers(**options)
+        return self.group
+
+    @property
+    def subcommands(self) -> "dict[str, Parser]":
+        """The parsers of its subcommands, by name."""
+        return {} if self.group is None else self.group.choices
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         choices: list[str] = list(action.choices or ())
         if action.choices is not None and value not in choices:
-            commands = isinstance(action, argparse._SubParsersAction)  # pyright: ignore[reportPrivateUsage]
             listed = f"choose from {', '.join(choices)}"
-            way = (foreign("commands").get(value) if commands else None) or did_you_mean(value, choices, listed)
+            known = foreign("commands").get(value) if action is self.group else None
+            way = known or did_you_mean(value, choices, listed)
             raise argparse.ArgumentError(action, f"there is no {value!r}; {way}")
 
     def error(self, message: str) -> NoReturn:
@@ -214,7 +221,7 @@ class Parser(argparse.ArgumentParser):
 
     def _innermost(self) -> "Parser":
         """Returns the parser of the command that was given."""
-        return self._command._innermost() if isinstance(self._command, Parser) else self
+        return self if self._command is None else self._command._innermost()
 
     def _way(self, unknown: str) -> str:
         """Returns what to write instead of an option that the command does not have; "" if it has nothing like it."""
@@ -236,13 +243,12 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        if self._subparsers is not None:
-            self._help_if_bare(sys.argv[1:] if args is None else args)
+        if self.group is not None:
+            if not (sys.argv[1:] if args is None else args) and self.group.required:
+                self.print_help()  # of a command that needs a subcommand, if it stands alone
+                self.exit(DONE)
             parsed, rest = super().parse_known_args(args, namespace)
-            for action in self._actions:
-                if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
-                    commands = cast("dict[str, argparse.ArgumentParser]", action.choices)
-                    self._command = commands.get(getattr(parsed, action.dest))
+            self._command = self.subcommands.get(getattr(parsed, self.group.dest))
             return parsed, rest
         if self._is_inside:
             return super().parse_known_args(args, namespace)
@@ -253,13 +259,6 @@ class Parser(argparse.ArgumentParser):
             self._is_inside = False
         self._put_in_places(parsed)
         return parsed, rest
-
-    def _help_if_bare(self, args: Sequence[str]) -> None:
-        """Show the help of a command that needs a subcommand, if it stands alone, and end."""
-        groups = [isinstance(each, argparse._SubParsersAction) and each.required for each in self._actions]  # pyright: ignore[reportPrivateUsage]
-        if not args and any(groups):
-            self.print_help()
-            self.exit(DONE)
 
     def _put_in_places(self, options: argparse.Namespace) -> None:
         """Assign the arguments without an option, now that it is known whether options name the model and the prompt.
@@ -303,13 +302,11 @@ def completion(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _commands(top: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+def _commands(top: Parser) -> Iterator[Parser]:
     """Yields a parser and those of its subcommands."""
     yield top
-    for action in top._actions:  # pyright: ignore[reportPrivateUsage]
-        if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
-            for inner in dict.fromkeys(cast("dict[str, argparse.ArgumentParser]", action.choices).values()):
-                yield from _commands(inner)
+    for inner in dict.fromkeys(top.subcommands.values()):
+        yield from _commands(inner)
 
 
 def _listed(value: str | list[str] | None) -> list[str]:
