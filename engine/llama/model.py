@@ -32,6 +32,7 @@ from engine.llama.vocab import LlamaVocab
 from engine.runtime.loop.backend import ContextInfo
 from engine.runtime.loop.config import ContextOptions, ModelOptions
 from engine.support.errors import EngineError, ModelLoadError
+from engine.support.nothing import nothing
 
 _log = logging.getLogger("engine.llama")
 _LOADING = re.compile(
@@ -86,7 +87,7 @@ class Model:
         self._handle: int | None = handle
         self._owner = owner
         self._digest: str | None = None
-        self._shared = shared or Shared(handle, lib.llama_model_free if owner is None else int)
+        self._shared = shared or Shared(handle, lib.llama_model_free if owner is None else nothing)
         self._held = held
         self._machine = machine
         self._backends: weakref.WeakSet[LlamaBackend] = weakref.WeakSet()

@@ -8,6 +8,7 @@ from threading import Event
 from time import monotonic
 
 from engine.support.errors import RemoteError
+from engine.support.nothing import nothing
 from engine.support.offloop import in_thread
 
 _AHEAD = 16  # items that are read before anybody asks for them
@@ -68,7 +69,7 @@ def timed(opened: Callable[[], Iterable[object]], seconds: float) -> Generator[o
 def _close(sources: Iterable[object]) -> None:
     for source in sources:
         with suppress(Exception):  # a generator that another thread runs refuses; that thread closes it
-            getattr(source, "close", bool)()
+            getattr(source, "close", nothing)()
 
 
 async def answered(response: Awaitable[object], seconds: float) -> object:

@@ -1,5 +1,5 @@
-"""The callback of who wants to hear nothing."""
+"""A function for where something must be called and nothing is to be done."""
 
 
 def nothing(*_: object) -> None:
-    """Do nothing, whatever it is called with."""
+    """Does nothing."""
