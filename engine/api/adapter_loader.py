@@ -1,6 +1,5 @@
 """LoRA adapters of one engine: their files read and tried, then loaded under a name."""
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,8 @@ from engine.llama.gguf.adapter_file import AdapterFile, read_adapter
 from engine.llama.gguf.gguf import GgufFile
 from engine.runtime.adapters.adapters import AdapterInfo, scale_of
 from engine.runtime.stream.service import Service
-from engine.support.errors import ContextOverflowError, EngineWarning, ModelLoadError, RequestError, shown
+from engine.support.errors import ContextOverflowError, ModelLoadError, RequestError, shown
+from engine.support.warning import warn
 
 _MIB = 1 << 20
 
@@ -47,7 +47,7 @@ class AdapterSource:
             )
         if file.ignored:
             what = f"{len(file.ignored)} of the tensors in {file.path} ({file.ignored[0]} ..)"
-            warnings.warn(f"llama.cpp does not apply {what}: it ignores norms.", EngineWarning, stacklevel=2)
+            warn(f"llama.cpp does not apply {what}: it ignores norms.")
         return file
 
     def named(self, adapters: Mapping[str, str | Path] | None) -> dict[str, AdapterFile]:

@@ -1,7 +1,6 @@
 """Loads weights, context and template of a file, or for the weights of an open `llama_cpp.Llama`."""
 
 import logging
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
@@ -40,7 +39,6 @@ from engine.runtime.stream.service import NOT_CHAT
 from engine.support import _data, screens
 from engine.support.errors import (
     ContextOverflowError,
-    EngineWarning,
     MissingTemplateError,
     ModelLoadError,
     RequestError,
@@ -48,6 +46,7 @@ from engine.support.errors import (
 )
 from engine.support.packaged import packaged
 from engine.support.reload import held_by_open
+from engine.support.warning import warn
 from engine.turns.options import AUTO, HEAD_TOKENS, MTP, NGRAM, LoadOptions, Settings, check_arguments, settings
 from engine.turns.sampling_defaults import SamplingDefaults, sampling_defaults
 from engine.types.media import prepare_decoding
@@ -477,11 +476,9 @@ def _path(model: str | Path) -> Path | None:
 def _warn_without_gpu(options: ModelOptions) -> None:
     """Warn about GPU options without a GPU build, which llama.cpp ignores silently."""
     if options.n_gpu_layers and not library().llama_supports_gpu_offload():
-        warnings.warn(
+        warn(
             f"n_gpu_layers={options.n_gpu_layers} does nothing: the installed llama-cpp-python computes on the CPU "
             "only. Leave it out, or install a build for your GPU (`llama-engine doctor` shows the command).",
-            EngineWarning,
-            stacklevel=4,
         )
 
 

@@ -3,7 +3,6 @@ llama.cpp ends the process over what it takes for granted.
 """
 
 import re
-import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -16,7 +15,8 @@ from engine.llama.plan.footprint import cells_of, estimate
 from engine.llama.plan.machine import ONE_THREAD
 from engine.runtime.loop.config import ContextOptions, ModelOptions
 from engine.support.child import ChildNotStartedError
-from engine.support.errors import EngineError, EngineWarning, ModelLoadError
+from engine.support.errors import EngineError, ModelLoadError
+from engine.support.warning import warn
 
 _REFUSED = "RequestError: "
 """The beginning of the child's reply about a projector that cannot read for this model, which a load does not show."""
@@ -72,7 +72,7 @@ def try_file(
             verdict = _tried(file, model, small, adapter, projector, child, head=head)
         except ChildNotStartedError as error:
             message = f"{tried} could not be tried in a child process first: {error} If it is damaged, llama.cpp"
-            warnings.warn(f"{message} may end this process.", EngineWarning, stacklevel=2)
+            warn(f"{message} may end this process.")
             return
         # An EngineError, such as one about memory, may not recur; this process will run into it itself.
         if verdict.outcome == "faulty" or verdict.reason in (TRIED, NOT_NUMBERS):

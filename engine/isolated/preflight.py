@@ -19,7 +19,6 @@ import re
 import shutil
 import subprocess
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -34,8 +33,9 @@ from engine.llama.own_library import TESTED_VERSION, VARIABLE
 from engine.runtime.loop.config import CACHE_TYPES, ContextOptions, ModelOptions
 from engine.support import _data
 from engine.support.child import Child, ChildGoneError, signal_name
-from engine.support.errors import EngineError, EngineWarning
+from engine.support.errors import EngineError
 from engine.support.output_file import write_file
+from engine.support.warning import warn
 
 Outcome: TypeAlias = Literal["sound", "remedied", "faulty", "unknown"]
 Remedy: TypeAlias = Literal["amx", "use_extra_bufts", "flash_attn", "offload_kqv"]
@@ -117,7 +117,7 @@ def prepare(model: ModelOptions, context: ContextOptions) -> tuple[ModelOptions,
     if verdict.remedy is not None and _told(verdict.remedy):
         _log.info("%s", message)
     else:
-        warnings.warn(message, EngineWarning, stacklevel=2)
+        warn(message)
     return _with(verdict.remedy or "use_extra_bufts", model, context)
 
 
@@ -153,7 +153,7 @@ def check_loaded(model: ModelOptions, context: ContextOptions) -> None:
     verdict = examine(model, context)
     if verdict.outcome == "unknown":
         message = "The preflight could not check this llama-cpp-python build, which has loaded the weights already: "
-        warnings.warn(message + verdict.reason, EngineWarning, stacklevel=2)
+        warn(message + verdict.reason)
     elif verdict.outcome != "sound":
         raise EngineError(
             f"llama.cpp would end this process: {verdict.reason} Weights that are loaded already cannot be changed; "

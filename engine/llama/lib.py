@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import sys
-import warnings
 from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -35,7 +34,8 @@ from engine.runtime.loop.backend import ContextInfo
 from engine.runtime.loop.config import amx_wanted
 from engine.runtime.stream.process import OwnerProcess
 from engine.support.child import ChildNotStartedError, ends, write_frame
-from engine.support.errors import ContextOverflowError, DecodeError, EngineError, EngineWarning, RequestError
+from engine.support.errors import ContextOverflowError, DecodeError, EngineError, RequestError
+from engine.support.warning import warn
 
 LOGGER = logging.getLogger("engine.llama")
 LOGGER.addHandler(logging.NullHandler())
@@ -149,7 +149,7 @@ def tried() -> OwnLibrary | None:
             try_in_child(own)
         except ChildNotStartedError as error:
             told = f"The library {own.path} is loaded without having been tried in a child process first: {error}"
-            warnings.warn(told, EngineWarning, stacklevel=2)
+            warn(told)
     return own
 
 

@@ -1,7 +1,6 @@
 """Starts the turns of a request, and combines their events into one response."""
 
 import secrets
-import warnings
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,8 @@ from typing import Any, Protocol, TypeAlias
 from engine.openai.parameters import Json
 from engine.openai.problems import Problem, problem_of
 from engine.openai.request import Request
-from engine.support.errors import EngineError, EngineWarning, RequestError
+from engine.support.errors import EngineError, RequestError
+from engine.support.warning import warn
 from engine.types.completion import Completion
 from engine.types.events import ContentDelta, Event, Finished, ToolCallDelta, ToolCallEnd, ToolCallStart
 from engine.types.sampling import TokenLogprob
@@ -193,7 +193,7 @@ class Turn:
         headers = ignored_fields(self.request)
         if self.notes:
             headers["x-note"] = "; ".join(self.notes)
-            _warn(f"A field of the request has another effect here: {headers['x-note']}.")
+            warn(f"A field of the request has another effect here: {headers['x-note']}.")
         return headers
 
     def whole(self, completions: Sequence[Completion]) -> Json:
@@ -208,12 +208,8 @@ def ignored_fields(request: Request) -> dict[str, str]:
     if not request.ignored:
         return {}
     for name in request.ignored:  # Python keeps each text that it warned of: as many as there are fields
-        _warn(f"The field {name} of the request has no effect here (docs/reference/openai-fields.md says why).")
+        warn(f"The field {name} of the request has no effect here (docs/reference/openai-fields.md says why).")
     return {"x-ignored-fields": ", ".join(request.ignored)}
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, EngineWarning, stacklevel=3)
 
 
 def without_effort(options: Mapping[str, Any], error: object) -> dict[str, Any] | None:

@@ -4,11 +4,11 @@ WHATWG HTML, section "Server-sent events"; OpenAI API reference, "Streaming", fo
 import codecs
 import json
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias, cast
 
 from engine.support.errors import MalformedEventWarning, RemoteError, RequestError, shown
+from engine.support.warning import warn
 
 Chunk: TypeAlias = Mapping[str, Any]
 
@@ -35,11 +35,10 @@ class Diagnostics:
             return
         text = value if isinstance(value, str) else repr(value)
         text = text if len(text) <= 120 else f"{text[:117]}..."
-        warnings.warn(
+        warn(
             f"Malformed event {self.count} of this stream was left out: {what}: {text}. The rest was read; check the "
             "server, and any proxy in between.",
             MalformedEventWarning,
-            stacklevel=2,
         )
 
     def record(self, record: Chunk, name: str) -> Chunk:

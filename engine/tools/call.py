@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
 from engine.support.errors import RequestError
+from engine.support.warning import warn
 from engine.tools.check import ModelArguments, described, failed, sentence
 from engine.tools.context import ToolContext
 from engine.tools.json_values import json_value
@@ -138,8 +139,21 @@ def _outcome(result: object) -> ToolOutcome:
 def _text(result: object) -> str:
     # Spaced as `tojson` writes the arguments in chat templates, so that all JSON in a prompt looks alike.
     is_text = isinstance(result, str)
-    text = result if is_text else json.dumps(to_jsonable_python(result, fallback=str), ensure_ascii=False)
+    text = result if is_text else json.dumps(to_jsonable_python(result, fallback=_words), ensure_ascii=False)
     return whole_characters(text)
+
+
+def _words(value: object) -> str:
+    """Returns the text of what JSON has no form for. Of an object that has none either the model would read an
+    address."""
+    kind = type(value)
+    if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
+        warn(
+            f"A tool returned an object of the class {kind.__name__}, of which the model reads nothing but the name; "
+            "return a text, a dictionary, a dataclass or a pydantic model."
+        )
+        return f"<{kind.__name__}>"
+    return str(value)
 
 
 def _part(item: object) -> TextPart | ImagePart | AudioPart:

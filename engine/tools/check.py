@@ -11,7 +11,6 @@ import logging
 import math
 import re
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, is_dataclass
 from dataclasses import fields as fields_of
@@ -24,9 +23,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import SchemaError as PatternError
 from pydantic_core import SchemaValidator, core_schema
 
-from engine.support.errors import EngineWarning, RequestError, shown
+from engine.support.errors import RequestError, shown
 from engine.support.recent import characters, recent
 from engine.support.repetitions import most_repetitions
+from engine.support.warning import warn
 from engine.tools.context import ToolContext
 from engine.tools.formats import checker
 from engine.tools.json_values import plain_json, size
@@ -305,7 +305,7 @@ def unmatched(schema: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 def _warn_of_patterns(what: str, schema: Mapping[str, Any]) -> None:
     for _, pattern in unmatched(schema):
         _log.warning("Not checked: the pattern %r in %s%s", shortened(pattern), what[0].lower(), what[1:])
-        warnings.warn(_UNCHECKED, EngineWarning, stacklevel=2)  # one text, since Python keeps each that it shows
+        warn(_UNCHECKED)  # one text, since Python keeps each that it shows
 
 
 def _compiled_size(pattern: str) -> int:

@@ -1,12 +1,12 @@
 """Sources of tools (MCP servers): connected for the length of a run, during which their tools may change."""
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, Self, TypeAlias, cast, runtime_checkable
 
 from pydantic import BaseModel
 
-from engine.support.errors import EngineWarning, RequestError
+from engine.support.errors import RequestError
+from engine.support.warning import warn
 from engine.tools.describe import ToolLike, as_tools
 from engine.types.tools import Tool
 
@@ -110,9 +110,7 @@ def _refuse(name: str, first: str, source: ToolSource) -> None:
 
 
 def _leave_out(name: str, first: str, source: ToolSource) -> None:
-    warnings.warn(
+    warn(
         f"The tool {name!r} that {source.label} now lists is left out: the name is taken by one {first}. Give the "
         'server a prefix (prefix="b_").',
-        EngineWarning,
-        stacklevel=2,
     )

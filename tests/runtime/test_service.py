@@ -22,7 +22,7 @@ from engine.runtime.loop.generation import Limits
 from engine.runtime.loop.request import TurnRequest
 from engine.runtime.stream.process import OwnerProcess
 from engine.runtime.stream.service import Service, Stream, _close  # pyright: ignore[reportPrivateUsage]
-from engine.support.errors import ContextOverflowError, DecodeError, EngineError, RequestError
+from engine.support.errors import ContextOverflowError, DecodeError, EngineError, EngineWarning, RequestError
 from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.types.completion import Completion
 from engine.types.events import ContentDelta, Event, Finished, ReasoningDelta, fold
@@ -63,7 +63,8 @@ def test_for() -> None:
     assert isinstance(events[-1], Finished)
     assert "".join(event.text for event in events if isinstance(event, ContentDelta)) == "re: hello"
     assert stream.completion == fold(events)
-    assert list(stream) == [], "it is read"
+    with pytest.warns(EngineWarning, match="read to its end already"):
+        assert list(stream) == [], "it is read"
     assert stream.result() is stream.completion
 
 

@@ -7,7 +7,6 @@ import math
 import re
 import threading
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -18,9 +17,10 @@ from engine.agent.mcp.config import entries
 from engine.agent.mcp.connection import Connection, Lost, reason_of
 from engine.agent.mcp.content import cut, outcome_of
 from engine.agent.mcp.transports import target_of
-from engine.support.errors import EngineError, EngineWarning, RequestError, shown
+from engine.support.errors import EngineError, RequestError, shown
 from engine.support.extras import install
 from engine.support.offloop import off_loop, off_loop_or_undo
+from engine.support.warning import warn
 from engine.tools import ToolOutcome, as_tool, tool_error
 from engine.types.tools import Tool
 
@@ -217,7 +217,7 @@ class MCP:
                 tools[made.name] = made
             except RequestError as error:
                 text = f"The tool {cut(tool.name, 128)!r} of {self.label} is left out: {cut(str(error), 600)}"
-                warnings.warn(text, EngineWarning, stacklevel=2)
+                warn(text)
         return tuple(tools.values())
 
     def _tool_of(self, listed: "Listed") -> Tool:

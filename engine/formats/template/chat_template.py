@@ -3,7 +3,6 @@ interface.
 """
 
 import time
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -41,8 +40,9 @@ from engine.formats.template.stated_format import stated
 from engine.formats.template.tool_forms import ToolForms
 from engine.support import _data
 from engine.support.display import counted
-from engine.support.errors import EngineWarning, MissingTemplateError, RequestError, TemplateError, did_you_mean, shown
+from engine.support.errors import MissingTemplateError, RequestError, TemplateError, did_you_mean, shown
 from engine.support.own_file import read_regular
+from engine.support.warning import warn
 from engine.tools import ToolLike, as_tools
 from engine.types.completion import Completion
 from engine.types.conversation import check_last, conversation_of, documents_of
@@ -124,7 +124,7 @@ class ChatTemplate:
             self.detection = stated(self.detection, given, probed, fixed, self.capabilities, known=known)
             complaint = "" if self.detection.family.format.tools else complaint
         if complaint:
-            warnings.warn(complaint, EngineWarning, stacklevel=2)
+            warn(complaint)
         self.family = self.detection.family
         declared = self.family.format
         states = self.capabilities.tools or self.capabilities.tools_in_system
@@ -528,7 +528,7 @@ def _complain_of_mute(given: str | Path | None) -> None:
             "The model's own chat template writes prompts without the user's text, so that the model answers something "
             f"else. {ways}, with chat_template=."
         )
-        warnings.warn(text, EngineWarning, stacklevel=4)
+        warn(text)
         return
     path = "" if isinstance(given, Path) or "{" in given else " (a path of a template ends in .jinja)"
     raise TemplateError(

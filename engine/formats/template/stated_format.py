@@ -3,7 +3,6 @@ and with the template's own renders.
 """
 
 import json
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -23,7 +22,8 @@ from engine.formats.template.capabilities import Capabilities
 from engine.formats.template.derive.derivation import Read, readings, shown_turns, stripped
 from engine.formats.template.derive.probes import Turns, turns_of
 from engine.formats.template.env import Template
-from engine.support.errors import EngineWarning, FamilyError
+from engine.support.errors import FamilyError
+from engine.support.warning import warn
 
 _MOST, _LONGEST = 2, 160
 """How many differences are told, and how many characters of what was read."""
@@ -67,7 +67,7 @@ def stated(
     if told:
         against = f"the family {row.name!r}" if known else "this chat template's own turns"
         text = f"{given.origin} is used, but differs from {against}: {told}. Leave it out unless that is meant."
-        warnings.warn(text, EngineWarning, stacklevel=2)
+        warn(text)
     fresh = Family(name="response-template", title="stated by a response template", verified="", format=format_)
     family = row.model_copy(update={"format": format_}) if known else fresh
     outcome = f"it is used; {told}" if told else "it is used, and reads the chat template's own turns"

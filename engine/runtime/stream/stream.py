@@ -16,6 +16,7 @@ from engine.support.display import counted, short
 from engine.support.errors import RequestError
 from engine.support.nothing import nothing
 from engine.support.offloop import keep_awake
+from engine.support.warning import warn
 from engine.types.answer_formats import Answer_co
 from engine.types.completion import Completion
 from engine.types.events import Event, fold
@@ -111,9 +112,14 @@ class Stream(TwoWayStream[Completion[Answer_co]], Generic[Answer_co]):
         """What keeps the turn's tokens in the cache while it is referenced, if the turn claims them."""
 
     def __iter__(self) -> Iterator[Event]:
-        return _Reader(self)
+        return self._reader()
 
     def __aiter__(self) -> AsyncIterator[Event]:
+        return self._reader()
+
+    def _reader(self) -> "_Reader":
+        if self._read and self.over:
+            warn("This stream was read to its end already, so no event comes; `.completion` is what it came to.")
         return _Reader(self)
 
     def __repr__(self) -> str:
