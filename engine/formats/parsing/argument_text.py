@@ -129,6 +129,33 @@ def unwrapped(name: str, text: str, names: Sequence[str]) -> str | None:
     return parsed[0] if keys.issubset(names) and (keys or name in _WRAPPERS) else None
 
 
+class Outdented:
+    """Takes the indent of an indented call from the lines of a text in it, if its first line has it too."""
+
+    def __init__(self, indent: str) -> None:
+        self._start = f"\n{indent}"
+        self._held = ""
+        self._taken: bool | None = None
+
+    def text(self, text: str) -> str:
+        """Returns more of the text, as far as it is decided."""
+        text, start = self._held + text, self._start
+        if self._taken is None and len(text) < len(start) and start.startswith(text):
+            self._held = text
+            return ""
+        self._taken = text.startswith(start) if self._taken is None else self._taken
+        if not self._taken:
+            self._held = ""
+            return text
+        size = next((size for size in range(len(start) - 1, 0, -1) if text.endswith(start[:size])), 0)
+        self._held = text[len(text) - size :]
+        return text[: len(text) - size].replace(start, "\n")
+
+    def rest(self) -> str:
+        """Returns what is left at the end of the text."""
+        return "\n" if self._taken and self._held else self._held
+
+
 class ArgumentWriter:
     """Assembles `{"key": value, ...}` from fragments of keys and values in markup.
 

@@ -10,7 +10,7 @@ from cases.canonical import Call, Turn
 from cases.parsing_cases import families_where, run, splits
 from cases.writer import written
 
-from engine.formats.families import Format, builtin_families
+from engine.formats.families import Format, TaggedArgumentsSyntax, builtin_families
 from engine.formats.parsing import Parser
 from engine.types.events import fold
 from engine.types.parts import ToolCall
@@ -71,3 +71,33 @@ def test_a_list_in_which_the_output_ends_keeps_its_words(family: str, finish: st
         call = _read(family, tool, chunks, finish)
         assert call.arguments.startswith('{"l": ["alpha", "b'), output
         assert call.error == "truncated"
+
+
+@families_where(
+    lambda format_: isinstance(format_.tools, TaggedArgumentsSyntax) and format_.tools.key_end.endswith("\n")
+)
+@pytest.mark.parametrize("indent", ["  ", "\t", "    "])
+def test_an_indented_call_does_not_indent_its_values(family: str, indent: str) -> None:
+    if (syntax := _format(family).tools) and getattr(syntax, "value_open", ""):
+        pytest.skip("a value stands in a line with its mark")
+    tool = _tool(to={"type": "string"}, n={"type": "integer"})
+    for value in ("Rome", "def f():\n    return 1\n\nf()", "a\n  b\n c", "x\n"):
+        output = _call(family, {"to": value, "n": 7})
+        indented = "\n".join(f"{indent}{line}" if line else line for line in output.split("\n"))
+        for chunks in splits(indented):
+            call = _read(family, tool, chunks)
+            assert (json.loads(call.arguments), call.error) == ({"to": value, "n": 7}, None), indented
+
+
+@in_markup
+def test_a_value_s_own_indent_stays(family: str) -> None:
+    """In a call that is not indented, and in one that is, where the value's first line is not."""
+    tool = _tool(to={"type": "string"})
+    for value in ("  deep\n  er", "a\n  b"):
+        output = _call(family, {"to": value})
+        for text in (output, output.replace("\n<", "\n  <")):
+            if text != output and value.startswith(" "):
+                continue  # the indent of the call
+            for chunks in splits(text):
+                call = _read(family, tool, chunks)
+                assert json.loads(call.arguments)["to"].rstrip() == value, text

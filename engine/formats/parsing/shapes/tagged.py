@@ -29,7 +29,7 @@ from engine.formats.grammar.nodes import (
     whole_pattern,
 )
 from engine.formats.grammar.schemas import Schemas, type_name
-from engine.formats.parsing.argument_text import ArgumentWriter
+from engine.formats.parsing.argument_text import ArgumentWriter, Outdented
 from engine.formats.parsing.emitter import CallEmitter
 from engine.formats.parsing.json_reader import JsonReader, Outcome
 from engine.formats.parsing.reader import Gen, Markers, Spelling, begins, compiled
@@ -153,6 +153,7 @@ _ATTRIBUTES = re.compile(r"""(\S+?)["']?(?:\s+[\w:\-]+\s*=\s*(?:"[^"]*(?:"|$)|'[
 """A key, and the attributes behind it; the last may lack the quotation mark that the end of the key brings."""
 _IDLE = re.compile(r"\S*(?:\s+[\w:\-]+=\S*)*\s*")
 """Attributes of a call, which say nothing that its reader needs. Other words are prose."""
+_SPACE = re.compile(r"\s+")
 _CDATA_OPEN = "<![CDATA["
 _CDATA_CLOSE = compiled("]]>")
 
@@ -192,6 +193,7 @@ class TaggedArgumentsShape:
         self._inside = compiled(argument.text, *closers, *self._is_json_block.literals)
         self._follows = self._follow_markers.literals
         self._unclosed = False  # a value of the call was ended by the next argument
+        self._indent = ""  # of the argument's opening marker
         self._raw: list[str] = []  # the markup of the argument so far, which a call that cannot be read keeps
 
     def read(self) -> Gen[str]:
@@ -209,9 +211,9 @@ class TaggedArgumentsShape:
             yield from reader.until(self._attributes_end, attributes.append)
             reader.note("marker", "".join(attributes))
             yield from reader.match(self._attributes_end)
-        call, self._unclosed = section.begin(name), False
+        call, self._unclosed, self._indent = section.begin(name), False, ""
         arguments = ArgumentWriter(call.write, section.schemas(call.name))
-        yield from reader.space()
+        yield from self._space()
         self._raw.clear()
         if (yield from reader.more()) and not _IDLE.fullmatch("".join(attributes)):
             self._raw += attributes
@@ -258,7 +260,7 @@ class TaggedArgumentsShape:
         """Read all arguments, up to a closing marker (not consumed)."""
         reader = self._reader
         while True:
-            yield from reader.space()
+            yield from self._space()
             if not (yield from reader.more()) or reader.cut_marker(self._inside):
                 # The closing marker ends this shape: without it, the call is complete only if the model ended the turn
                 # itself.
@@ -273,6 +275,12 @@ class TaggedArgumentsShape:
             self._raw.clear()
             if found is not None and (outcome := (yield from self._value(arguments, *found))) is not Outcome.COMPLETE:
                 return outcome
+
+    def _space(self) -> Gen[None]:
+        """Consume white space. At the end of a line it is the indent of what follows."""
+        space = yield from self._reader.all_of(_SPACE, "space")
+        _, line, indent = space.rpartition("\n")
+        self._indent = indent if line else self._indent if not space else ""
 
     def _one_key(self, arguments: ArgumentWriter) -> Gen["tuple[str, _Inner] | Outcome | None"]:
         """Read an argument up to its value, and begin that. None: it has no value."""
@@ -339,9 +347,11 @@ class TaggedArgumentsShape:
         named = f"{end[:-1]}={key}>" if is_known else ""  # models repeat the name
         markers = compiled(*self._value_ends.literals, named)
 
+        outdented = Outdented(self._indent) if self._indent and self._lead == "\n" and arguments.is_text else None
+
         def write(text: str) -> None:
             reader.note("arguments", text)
-            arguments.text(reader.plain(text))
+            arguments.text(outdented.text(reader.plain(text)) if outdented else reader.plain(text))
 
         def cut(text: str) -> None:
             # Most likely the beginning of a marker: it is not added to the arguments.
@@ -361,6 +371,8 @@ class TaggedArgumentsShape:
             if outcome is None:
                 write(reader.take(len(hit)))
                 continue
+            if outdented is not None:
+                arguments.text(outdented.rest())
             if outcome is Outcome.COMPLETE:
                 reader.take(len(hit) + inner.doubled if hit in (end, named) else 0, "marker")
                 arguments.end_value(self._value_end.before)
