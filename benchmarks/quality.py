@@ -2,7 +2,8 @@
 
     python benchmarks/quality.py --model FILE --server BINARY --bfcl WHEEL --results results.jsonl [--part schemas]
 
-`schemas` are 120 tasks whose answer has a form; `texts` extraction and classification of a given text; `calls` 30 tasks
+`schemas` are 120 tasks whose answer has a form; `fresh` 60 more;
+`texts` extraction and classification of a given text; `calls` 30 tasks
 that one call does; `bfcl` tasks of the Berkeley Function-Calling Leaderboard, read from its wheel. Each is asked once
 greedily and with three seeds at one temperature, the same for all, and of this engine three times with its default
 sampling. An answer is added to the file of results as it comes; those that are there already are not asked again.
@@ -25,6 +26,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "benchmarks"), str(HERE)]
 
 import bfcl  # noqa: E402
+import fresh_tasks  # noqa: E402
 import schema_tasks  # noqa: E402
 import text_tasks  # noqa: E402
 from contenders import EQUAL, OWN, Contender, Llama, Ours, Said, Server, schema_of  # noqa: E402
@@ -34,7 +36,7 @@ from text_tasks import CallTask  # noqa: E402
 
 MOST = 256
 """Tokens of an answer, at most."""
-PARTS = ("schemas", "texts", "calls", "bfcl")
+PARTS = ("schemas", "texts", "fresh", "calls", "bfcl")
 _TAIL = 24
 """An answer that was cut is a run-away if so many of its last characters are digits, or white space."""
 _ENDS_ALIKE = re.compile(rf"(?:[\d.eE+-]{{{_TAIL}}}|\s{{{_TAIL}}})\Z")
@@ -46,7 +48,12 @@ def tasks_of(part: str, wheel: Path | None, most: int) -> list[Task | CallTask]:
     """Returns the first tasks of each kind of a part, at most so many of each."""
     if part == "bfcl":
         return [] if wheel is None else [*bfcl.tasks(wheel, most)]
-    whole = {"schemas": schema_tasks.TASKS, "texts": text_tasks.TASKS, "calls": text_tasks.CALLS}[part]
+    whole = {
+        "schemas": schema_tasks.TASKS,
+        "fresh": fresh_tasks.TASKS,
+        "texts": text_tasks.TASKS,
+        "calls": text_tasks.CALLS,
+    }[part]
     kinds = dict.fromkeys(task.kind for task in whole)
     return [task for kind in kinds for task in [each for each in whole if each.kind == kind][:most]]
 
@@ -162,7 +169,7 @@ def printed(rows: Iterable[Row], *, kinds: bool) -> None:
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         mode = row["mode"].split()[0].replace("seed", "0.2 / 0.9").replace("default", "by default")
-        names = [row["part"]] if row["part"] in ("schemas", "calls") else []
+        names = [row["part"]] if row["part"] in ("schemas", "fresh", "calls") else []
         names += [f"{row['part']}: {row['kind']}"] if kinds or not names else []
         for name in names:
             groups.setdefault((name, mode, row["who"]), []).append(row)

@@ -170,7 +170,7 @@ def test_together_and_alone_the_probabilities_are_the_same(llm: Engine) -> None:
         for name, question in questions.items():
             alone = llm.decide(state, {name: question})[name]
             for (_, p), (_, q) in zip(alone.rows, decision[name].rows, strict=True):
-                assert p == pytest.approx(q, abs=2e-2)
+                assert p == pytest.approx(q, abs=5e-2)
 
 
 @pytest.mark.parametrize("way", ["shown", "bare"])
