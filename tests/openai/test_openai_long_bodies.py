@@ -25,7 +25,7 @@ from engine.turns.options import sampling_params
 
 SIZE = 300_000
 MOST = 5.0
-"""Seconds of processor time, on a busy machine too; a quiet one takes 0.3. Without the defence some fields take minutes."""
+"""Seconds of processor time, on a busy machine; a quiet one takes 0.3. Without the defence a field takes minutes."""
 ASKED = '"messages": [{"role": "user", "content": "x"}]'
 ENDPOINTS: dict[str, tuple[Any, str]] = {
     "/chat/completions": (CHAT_FIELDS, ASKED),
