@@ -9,7 +9,7 @@ from typing import cast
 
 from engine.formats.grammar.nodes import JsonText, Node, Rules, Words, in_order, listed, one_of, separated
 from engine.formats.grammar.object_schemas import items_of, resolved
-from engine.tools.subschemas import Schema
+from engine.tools.subschemas import Schema, subschemas
 
 _INDENT = "  "
 _MOST = 500
@@ -21,20 +21,30 @@ _PLAIN: Schema = {"type": ["string", "number", "boolean", "null"]}
 _OF_OBJECT = frozenset(["type", "properties", "required", "additionalProperties"])
 _OF_LIST = frozenset(["type", "items", "minItems", "maxItems"])
 _NOTES = frozenset(["title", "description", "default", "examples", "$defs", "definitions", "$schema", "$id"])
+_OF_ROOT = frozenset(["$id", "$defs", "definitions"])
+_DEFINED = ("#/$defs/", "#/definitions/")
 
 
-class _TooLargeError(Exception):
-    """The schema has too many values, or refers to itself."""
+class _UnfitError(Exception):
+    """The schema has too many values, refers to itself, or has a part that no value fits."""
 
 
 def indented(schema: Schema, rules: Rules) -> Node | None:
     """Returns the grammar of JSON under a schema, with one member a line. None where that is one line anyway, where the
-    schema describes its value in ways that cannot be laid out, is very large, or refers to itself."""
+    schema describes its value in ways that cannot be laid out, is very large, refers to itself, or forbids a part."""
+    if not all(_is_known_by_name(place, node) for place, node in subschemas(schema)):
+        return None
     try:
         node = _Layout(schema, rules).value(schema, 0)
-    except _TooLargeError:
+    except _UnfitError:
         return None
     return None if isinstance(node, JsonText) else node
+
+
+def _is_known_by_name(place: str, node: Schema) -> bool:
+    """Whether a part of a schema means the same in a grammar of its own, beside the root's definitions."""
+    reference = str(node.get("$ref", _DEFINED[0]))
+    return reference.startswith(_DEFINED) and (place == "$" or node.keys().isdisjoint(_OF_ROOT))
 
 
 class _Layout:
@@ -49,9 +59,9 @@ class _Layout:
     def value(self, schema: object, depth: int) -> Node:
         """Returns the grammar of a value; `JsonText` where it stays on one line."""
         self._left -= 1
-        if self._left < 0 or depth > _DEEPEST:
-            raise _TooLargeError
-        if not isinstance(schema, Mapping):
+        if self._left < 0 or depth > _DEEPEST or not isinstance(schema, Mapping | bool) or schema is False:
+            raise _UnfitError  # a list is an older draft's, of items by their places
+        if schema is True:
             return self._anything(depth)
         node = cast("Schema", schema)
         said = node.keys() - _NOTES
@@ -78,6 +88,8 @@ class _Layout:
             return self._map(others, depth)
         if not declared or others is not False:
             return JsonText(schema, self._root)
+        if not declared.keys() >= set(required):
+            raise _UnfitError
         members = [
             (in_order(Words(f"{json.dumps(key, ensure_ascii=False)}: "), self.value(each, depth + 1)), key in required)
             for key, each in declared.items()
@@ -95,6 +107,8 @@ class _Layout:
     def _list(self, schema: Schema, depth: int) -> Node:
         item = self.value(schema["items"], depth + 1)
         least, most = int(schema.get("minItems", 0)), schema.get("maxItems")
+        if most is not None and most < least:
+            raise _UnfitError
         if isinstance(item, JsonText) or most == 0:
             return JsonText(schema, self._root)
         return _spread("[", listed(item, max(least, 1), most, _between(depth)), "]", depth, empty=not least)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from engine import ChatTemplate, Completion, Engine, JsonSchema
 from engine.testing import ByteVocab, ScriptedBackend
@@ -135,6 +136,60 @@ DOUBLING: dict[str, Any] = {
 @pytest.mark.parametrize("schema", [RECURSIVE, DOUBLING, {"type": "array", "items": {"type": "integer"}}])
 def test_what_cannot_be_laid_out_stays_on_one_line(schema: dict[str, Any]) -> None:
     assert "\n" not in answer("{\n  ", schema, json_layout="indented", max_tokens=200).content
+
+
+ROME: dict[str, Any] = {"type": "object", "properties": {"x": {"type": "integer"}}}
+AWKWARD: list[tuple[dict[str, Any], list[Any]]] = [
+    ({"a": {"type": "integer"}, "b": False}, [{"a": 1}, {"a": 1, "b": 2}]),
+    ({"a": {"type": "array", "items": False}}, [{"a": []}, {"a": [1]}]),
+    ({"a": {"anyOf": [False, ROME]}}, [{"a": {"x": 1}}, {"a": 1}]),
+    ({"a": ROME, "b": {"type": "array", "items": ROME, "minItems": 3, "maxItems": 2}}, [{"a": {"x": 1}}]),
+    (
+        {"a": {"type": "string"}, "b": {"type": "array", "items": {"$ref": "#/properties/a"}}},
+        [{"a": "x", "b": ["y", "z"]}, {"b": [1]}],
+    ),
+    (
+        {"a": ROME, "b": {"type": ["object", "null"], "properties": {"c": {"$ref": "#"}}}},
+        [{"a": {}, "b": {"c": {"a": {"x": 1}}}}, {"a": {}, "b": {"c": {"c": None}}}],
+    ),
+    (
+        {"a": {"$defs": {"t": {"type": "string"}}, "type": "object", "properties": {"x": {"enum": ["s"]}}}},
+        [{"a": {"x": "s"}}],
+    ),
+    (
+        {"a": {"type": "object", "properties": {"x": {}}, "required": ["y"], "additionalProperties": False}},
+        [{}, {"a": {"x": 1}}],
+    ),
+]
+"""Properties with parts that no value fits, or whose references mean another place than a definition; and what a model
+may want to write."""
+
+
+@pytest.mark.parametrize(("properties", "wishes"), AWKWARD)
+@pytest.mark.parametrize("layout", [None, "compact", "indented"])
+def test_a_layout_allows_what_the_schema_allows(properties: dict[str, Any], wishes: list[Any], layout: Any) -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+    validator = Draft202012Validator(schema)
+
+    def fits(value: Any) -> bool:
+        return validator.is_valid(value)  # pyright: ignore[reportUnknownMemberType]
+
+    for value in wishes:
+        for text in (laid_out(value), json.dumps(value)):
+            assert fits(json.loads(answer(text, schema, json_layout=layout).content)), text
+        one_line = json.dumps(value)
+        assert (answer(one_line, schema).content == one_line) == fits(value)
+
+
+def test_an_older_draft_lists_the_items_by_their_places() -> None:
+    schema = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "properties": {"a": {"type": "array", "items": [ROME, {"type": "string"}]}},
+    }
+    for text in ('{"a": [{"x": 1}, "s"]}', laid_out({"a": ["s", {"x": 1}]})):
+        a = json.loads(answer(text, schema).content).get("a", [])
+        assert all(isinstance(each, kind) for each, kind in zip(a, (dict, str), strict=False)), text
 
 
 def test_an_answer_that_is_cut_is_closed_in_its_layout() -> None:
