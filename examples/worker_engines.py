@@ -4,6 +4,7 @@ A worker loads the engine with its first partition and keeps it; only this modul
 Dask few workers, each with many cores and partitions of some hundred rows.
 """
 
+import datetime
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
@@ -22,7 +23,7 @@ class Event(BaseModel):
     """What is extracted; its fields become columns."""
 
     title: str
-    date: str
+    date: datetime.date
 
 
 @cache

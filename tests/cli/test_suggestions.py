@@ -60,11 +60,10 @@ def test_the_estimate_is_near_the_planners(model: str, layers: int, heads: int, 
     row = next(each for each in suggested() if each.model == model)
     assert row.cache == (layers, 8, 128)
     layer = Layer(1024, 1024, False, 128, queries=128 * heads, weights=int(0.9 * row.size / layers))
-    file = replace(
-        read_gguf(_data.builtin_model()),
-        weights=row.size,
+    known = read_gguf(_data.builtin_model())
+    shape = replace(
+        known.shape,
         n_ctx_train=row.n_ctx,
-        n_vocab=151_936,
         n_embd=n_embd,
         n_ff=n_ff,
         n_head=heads,
@@ -73,6 +72,7 @@ def test_the_estimate_is_near_the_planners(model: str, layers: int, heads: int, 
         tied=0,
         tied_type="",
     )
+    file = replace(known, weights=row.size, shape=shape, tokens=replace(known.tokens, n_vocab=151_936))
     options = ContextOptions(n_ctx=8192, n_sequences=1, outputs_per_sequence=1, check_memory=False)
     need = plan(file, ModelOptions(check_memory=False), options, Machine(None)).need.host
     assert abs(row.memory(8192) / need - 1) < 0.12

@@ -483,7 +483,7 @@ def test_a_timeline_shows_what_ran_when() -> None:
 def test_a_run_times_its_tools() -> None:
     async def slow() -> str:
         """Wait."""
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(1)
         return "done"
 
     def fast() -> str:
@@ -493,11 +493,11 @@ def test_a_run_times_its_tools() -> None:
     with scripted([said("slow", "slow", "fast", "none"), "Done."]) as llm:
         run = asyncio.run(llm.arun("Go.", tools=[slow, fast], reasoning=False))
     first, second, third, refused = run.steps[0].results
-    assert 0.2 <= (first.seconds or 0) < 2
+    assert 1 <= (first.seconds or 0) < 10
     assert first.ran is not None
     assert second.ran is not None
     assert second.ran[0] < first.ran[1], "the two ran at once"
-    assert 0 <= (third.seconds or 0) < 0.2
+    assert 0 <= (third.seconds or 0) < 1
     assert refused.seconds is None
 
 
