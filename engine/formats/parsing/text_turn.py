@@ -272,7 +272,7 @@ def _always(_turn: TextTurn, _hit: str) -> bool:
     return True
 
 
-def _shows_a_call(turn: TextTurn, hit: str) -> bool:
+def _stands_in_code(turn: TextTurn, hit: str) -> bool:
     """It stands in code: between backticks, or in a fence."""
     return turn.span.holds_call(hit)
 
@@ -629,7 +629,8 @@ IN_TEXT = (
     Row(Role.BARE, _always, _read_bare),
     Row(Role.WHOLE, _whole_calls_stand, _read_whole),
     Row(Role.CODE, _always, _write_code, ends=False),
-    Row(Role.CALLS, _shows_a_call, _write_opening, ends=False),
+    Row(Role.CALLS, _stands_in_code, _write_opening, ends=False),
+    Row(Role.OPENS, _stands_in_code, _write_opening, ends=False),
     Row(Role.ELEMENT, _always, _write_opening, ends=False),
     Row(Role.CLOSER, _is_owed, _close_owed),
     Row(Role.CALL_END, _is_behind_call, _skip),
@@ -648,6 +649,7 @@ IN_TEXT = (
     Row(Role.ANSWER_END, _always, _skip),
     Row(Role.ANSWER, _always, _skip),
     Row(Role.LONE, _before_text, _skip),
+    Row(Role.CLOSES, _quotes_call, _write, ends=False),
     Row(Role.CONTROL, _always, _drop, ends=False),
     Row(Role.STRAY, _closes_what_was_text, _write_closing, ends=False),
     Row(Role.STRAY, _no_quote_before, _drop, ends=False),

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from attacks.markup_values import families
 from attacks.slips import judged, quoted_call
+from cases import writer
 from cases.canonical import Call, Turn
 from cases.parsing_cases import families_where, feed_pieces, pieces, run, splits
 from cases.writer import written
@@ -80,6 +81,42 @@ def test_a_call_that_thinking_quotes_is_thinking(family: str, around: str) -> No
         completion = fold(run(Parser(family, reasoning.open, tools=[TOOL]), chunks))
         assert (completion.reasoning, completion.tool_calls) == (thought, ()), output
         assert completion.text.endswith("I will not.")
+
+
+def _shows_turns(format_: Format) -> bool:
+    """Whether a text can show a whole turn with reasoning: no mark in it ends the text itself."""
+    reasoning = format_.reasoning
+    if not (_has_markers(format_) and reasoning and reasoning.open.strip() and reasoning.close.strip()):
+        return False
+    return not {reasoning.close.strip()} & {text.strip() for text in (*format_.content, *format_.ends)}
+
+
+@families_where(_shows_turns)
+@pytest.mark.parametrize("around", ["So:\n\n```text\n{}\n```\nbut not now.", "So:\n\n````\n{}\n````\nbut not now."])
+def test_a_whole_turn_that_an_answer_quotes_is_text(family: str, around: str) -> None:
+    reasoning = builtin_families().get(family).format.reasoning
+    assert reasoning is not None
+    shown = _shown(family, f"{reasoning.open.strip()}\nI go.\n{reasoning.close.strip()}\n\n{{}}")
+    _is_text(family, around.replace("{}", shown), "I go.")
+
+
+@families_where(lambda format_: _shows_turns(format_) and format_.reasoning and " " not in format_.reasoning.close)
+def test_the_end_of_reasoning_and_a_call_in_backticks_are_text(family: str) -> None:
+    reasoning = builtin_families().get(family).format.reasoning
+    assert reasoning is not None
+    _is_text(family, _shown(family, f"Write `{reasoning.close.strip()}\n{{}}` never."), "never.")
+
+
+def _is_text(family: str, text: str, *shown: str) -> None:
+    """As an answer, however it is cut, and as control tokens."""
+    format_ = builtin_families().get(family).format
+    turn = Turn("", (text,))
+    prefix, output, control = writer.prefix(turn, format_), written(turn, format_), frozenset(format_.control)
+    readings = [run(Parser(family, prefix, tools=[TOOL]), chunks) for chunks in splits(output)]
+    parser = Parser(family, pieces(family, prefix), tools=[TOOL], control_tokens=control)
+    for completion in map(fold, [*readings, feed_pieces(parser, pieces(family, output))]):
+        assert (completion.tool_calls, completion.reasoning) == ((), ""), output
+        assert all(each in completion.content for each in shown)
 
 
 @pytest.mark.parametrize(
