@@ -203,15 +203,15 @@ class Generation:
         tokens = guide.forced() if guide is not None else []
         if guide is None or not tokens:
             return advance
-        if limits.max_tokens is not None:
-            tokens = tokens[: max(0, limits.max_tokens - self.tokens)]
+        left = len(tokens) if limits.max_tokens is None else max(0, limits.max_tokens - self.tokens)
+        is_cut, tokens = len(tokens) > left, tokens[:left]  # the grammar has taken them all, and may be over
         # A call's end may be an end token (gpt-oss), and then the turn ends there.
         end = next((number for number, token in enumerate(tokens, 1) if self._is_end(token)), None)
         tokens = tokens[:end]
         events, finish = advance.events, advance.finish
         for token in tokens:
             events += self._read(token, taken=True)
-        if end is not None or self._stopped or guide.is_over:
+        if end is not None or self._stopped or (guide.is_over and not is_cut):
             finish = self._complete
         elif limits.max_tokens is not None and self.tokens >= limits.max_tokens:
             finish = "length"

@@ -198,3 +198,11 @@ def test_an_answer_that_is_cut_is_closed_in_its_layout() -> None:
     assert cut.finish_reason == "length"
     assert cut.parsed == {"a": {"b": 1, "c": 2}}
     assert cut.content == '{\n  "a": {\n    "b": 1,\n    "c": 2\n  }\n}'
+
+
+def test_an_answer_that_ends_before_what_is_forced_was_cut() -> None:
+    schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
+    whole = '{\n  "a": 1\n}'
+    for most in range(1, len(whole) + 1):
+        cut = answer(whole, schema, json_layout="indented", max_tokens=most)
+        assert (cut.content, cut.finish_reason) == (whole[:most], "length" if most < len(whole) else "stop")
