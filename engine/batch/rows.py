@@ -233,6 +233,7 @@ def answer_line(row: Row, turn: Turn, model: str, completions: Sequence[Completi
         "finish_reason": whole.finish_reason,
         "parsed": to_jsonable_python(whole.parsed),
         "parse_error": whole.parse_error,
+        **({"made_up": list(whole.made_up)} if whole.made_up else {}),
         "usage": usage_object([whole.usage]),
         "timings": timings([whole]),
     }

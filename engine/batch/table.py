@@ -60,7 +60,9 @@ class Added:
         }
         if isinstance(value, Mapping):
             parsed = cast("Mapping[str, Any]", value)
-            cells |= {column: _cell(parsed.get(name)) for name, column in self.fields.items()}
+            made_up = answer.get("made_up", ())
+            known = {name: column for name, column in self.fields.items() if name not in made_up}
+            cells |= {column: _cell(parsed.get(name)) for name, column in known.items()}
         cells |= dict.fromkeys(self.parsed, _cell(cast("object", value)))
         return cells | dict.fromkeys(self.calls, json.dumps(answer["tool_calls"], ensure_ascii=False))
 

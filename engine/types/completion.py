@@ -1,10 +1,11 @@
 """One complete assistant turn, and what it cost."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Generic, cast
 
 from pydantic import computed_field, model_validator
+from pydantic_core import from_json
 
 from engine.support.display import Block, counted, page_html, page_markdown, record_html, short
 from engine.types.answer_formats import Answer_co
@@ -42,7 +43,7 @@ class Usage(Record):
     repeats another where calls were demanded, or was one too many with `parallel_tool_calls=False`.
     `limit` is what cut off an answer that ended by "length": `max_tokens`, `repetition_limit`, or the end of the
     context. `sampling` tells what the tokens were drawn with, and who said so: "temperature 0.6 (the caller); top_k 40
-    (the file)".
+    (the file)". The engine wrote the last `closed_characters` of a JSON answer, to close it (`close_at_limit`).
     A usage is false where nothing was counted: a server need not tell.
     """
 
@@ -61,6 +62,7 @@ class Usage(Record):
     dropped_calls: int = 0
     limit: Limit | None = None
     sampling: str = ""
+    closed_characters: int = 0
 
     def __bool__(self) -> bool:
         return self.total_tokens > 0
@@ -151,6 +153,20 @@ class Completion(Record, Generic[Answer_co]):
         return self.content
 
     @property
+    def made_up(self) -> tuple[str, ...]:
+        """The places in a JSON answer whose values the engine wrote, since the tokens were used up (`close_at_limit`):
+        "stars", "rooms.2.name"."""
+        closed = self.usage.closed_characters
+        if not closed:
+            return ()
+        try:
+            whole = from_json(self.content)
+            written = from_json(self.content[:-closed], allow_partial="trailing-strings")
+        except ValueError:  # nothing of it is the model's, or it is no JSON
+            return ()
+        return tuple(_beyond(whole, written, ""))
+
+    @property
     def message(self) -> Message:
         """This turn as a message for the history, with nothing lost, not even reasoning."""
         return Message(
@@ -197,3 +213,16 @@ def blocks_of(completion: Completion) -> list[Block]:
     if completion.parse_error:
         blocks.append(Block("notice", completion.parse_error, failed=True))
     return blocks
+
+
+def _beyond(whole: Any, written: Any, place: str) -> Iterator[str]:
+    """Yields the places in a JSON value that a part of it does not reach."""
+    if isinstance(whole, dict) and isinstance(written, dict):
+        for name, value in cast("dict[str, Any]", whole).items():
+            there = name in written
+            yield from _beyond(value, written[name], f"{place}{name}.") if there else [f"{place}{name}"]
+    elif isinstance(whole, list) and isinstance(written, list):
+        items, begun = cast("list[Any]", whole), cast("list[Any]", written)
+        for number, value in enumerate(items):
+            there = number < len(begun)
+            yield from _beyond(value, begun[number], f"{place}{number}.") if there else [f"{place}{number}"]

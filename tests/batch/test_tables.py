@@ -247,6 +247,16 @@ def test_fields_of_a_schema_are_columns(tmp_path: Path) -> None:
         assert (cut["finish_reason"], cut["count"], bool(cut["error"])) == ("length", "", True)
 
 
+def test_what_the_engine_wrote_to_close_an_answer_is_no_cell(tmp_path: Path) -> None:
+    with engine(lambda prompt: written(prompt, '{"answer": "' + "yes " * 60), rewrite=True) as llm:
+        run([{"prompt": "a"}], tmp_path / "out.csv", llm, schema=Order, max_tokens=60)
+    [row] = read(tmp_path / "out.csv")
+    assert json.loads(row["answer"])["count"] == 0
+    assert row["parsed_answer"].startswith("yes yes")
+    assert (row["count"], row["finish_reason"]) == ("", "length")
+    assert "Not the model's: count" in row["error"]
+
+
 def test_an_answer_over_several_lines_is_one_line_of_the_table(tmp_path: Path) -> None:
     with engine(lambda prompt: written(prompt, '{\n  "answer": "é\\n",\n  "count": 3\n}')) as llm:
         run([{"prompt": "a"}], tmp_path / "out.csv", llm, schema=Order)

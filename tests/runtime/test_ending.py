@@ -137,6 +137,38 @@ def test_a_place_is_the_same_however_the_text_is_cut(text: str) -> None:
         assert place == whole
 
 
+def test_no_member_is_begun_that_could_not_be_completed() -> None:
+    """Behind one comma this schema demands four objects."""
+    rooms: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+    for _ in range(2):
+        rooms = {"type": "array", "items": rooms, "minItems": 2}
+    members = {"a": {"type": "array", "items": {"type": "string"}}, "bc": rooms}
+    for most in range(120, 280, 20):
+        whole = answer("1", JsonSchema({"type": "object", "properties": members, "required": ["a"]}), most)
+        assert whole.parsed is not None, (most, whole.content)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "most", "made_up"),
+    [
+        ('{"mood": "very gl', 40, ("stars", "rooms")),
+        ('{"mood": "glad", "stars": 4, "rooms": [{"name": "kit', 70, ("rooms.0.size",)),
+        ('{"mood": "glad", "stars": 4, "rooms": []}', 60, ()),
+    ],
+)
+def test_values_that_the_engine_wrote_are_named(wishes: str, most: int, made_up: tuple[str, ...]) -> None:
+    room: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}, "size": {"type": "integer"}}}
+    members = {"mood": {"type": "string"}, "stars": {"type": "integer"}}
+    schema: dict[str, Any] = {"type": "object", "properties": {**members, "rooms": {"type": "array", "items": room}}}
+    schema["required"], room["required"] = ["mood", "stars", "rooms"], ["name", "size"]
+    whole = answer(wishes + "z" * 60 if made_up else wishes, JsonSchema(schema), most)
+    assert whole.made_up == made_up, whole.content
+    assert all(name in (whole.parse_error or "") for name in made_up)
+    assert whole.finish_reason == ("length" if made_up else "stop")
+    assert bool(whole.usage.closed_characters) == bool(made_up)
+    assert Completion(parts=whole.parts, usage=whole.usage).made_up == made_up
+
+
 def ends_of(matcher: Matcher) -> bytes:
     """The first bytes of the tokens that end the value at hand."""
     ends = matcher.ends

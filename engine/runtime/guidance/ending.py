@@ -8,7 +8,7 @@ from engine.runtime.guidance.matcher import Matcher
 from engine.support.errors import RequestError
 
 _IN_STRING = ('"',)
-_BETWEEN = ("}", "]", "\n", ",", ":", '"', "0", "null", "false", "{", "[")
+_BETWEEN = ("}", "]", '"', "\n", ",", ":", "0", "null", "false", "{", "[")
 """What is tried first, in this order: what closes or goes on, then the shortest value of each kind. A line break stands
 before what closes, where the answer is laid out over lines."""
 _CLOSERS = frozenset(b'"]} \n')
@@ -37,7 +37,7 @@ class Closer:
     def instead(self, matcher: Matcher, token: int, left: int) -> list[int] | None:
         """Returns the tokens that replace a drawn one; None if it may stay. `left`: tokens that may still be drawn, it
         included."""
-        waits = self._looks is not None and left > self._looks
+        waits = self._looks is not None and left > self._looks and not _goes_on(matcher, token)
         if waits or matcher.json is None or not matcher.json.is_open or self._spent > _MOST_SECONDS:
             return None
         began = thread_time()
@@ -57,10 +57,21 @@ class Closer:
             self.closed_early = True
             return head
         then = matcher.copy()
-        if not then.consume(token) or ((rest := ending(then)) is not None and len(rest) < left):
+        if not then.consume(token):
+            return None
+        rest = ending(then)
+        if rest is not None and len(rest) < left:
+            self._looks = max(self._looks, (_EARLY + 1) * len(rest) + 16)
             return None
         self.closed = True
         return shortest
+
+
+def _goes_on(matcher: Matcher, token: int) -> bool:
+    """Whether this token begins a further member or item, behind which a schema may demand much."""
+    data = matcher.table.bytes[token]
+    in_string = matcher.json is not None and matcher.json.in_string
+    return b"," in data and (not in_string or b'"' in data)
 
 
 def _closers(matcher: Matcher, tokens: Sequence[int]) -> list[int]:

@@ -96,9 +96,14 @@ class Guide:
     @property
     def is_over(self) -> bool:
         """Whether the turn is complete: nothing can follow."""
-        if self._closer is not None and self._closer.closed:
+        if self.is_closed:
             return True
         return self._constraint.holds == "answer" and self._matcher is not None and self._matcher.is_over
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the answer was completed for want of tokens."""
+        return self._closer is not None and self._closer.closed
 
     @property
     def was_cut(self) -> bool:

@@ -123,6 +123,7 @@ class Generation:
         self.tokens = 0
         self.reasoning_tokens = 0
         self.ran_away = False
+        self.closed_characters = 0
 
     @property
     def matcher(self) -> Matcher | None:
@@ -152,8 +153,7 @@ class Generation:
         is_end = named or self._is_end(token)
         if guide is not None:
             text = None if is_end else self._tokens[token][0].decode(errors="replace")
-            left = None if limits.max_tokens is None else limits.max_tokens - self.tokens
-            if others := guide.instead(text) or (None if left is None else guide.closing(token, left)):
+            if others := self._others(guide, token, text):
                 after = self._after([event for other in others for event in self._read(other)])
                 return after._replace(forced=(*others, *after.forced), dropped=True)
         if not is_end:
@@ -164,6 +164,18 @@ class Generation:
             return Advance(self._read(token, taken=True), (), self._complete, dropped=True)
         self.tokens += 1
         return Advance([], (), self._complete, dropped=True) if ends else self._after([])
+
+    def _others(self, guide: Guide, token: int, text: str | None) -> list[int] | None:
+        """Returns the tokens that replace a drawn one of this text (None: an end token); None if it may stay."""
+        if others := guide.instead(text):
+            return others
+        if self._limits.max_tokens is None:
+            return None
+        others = guide.closing(token, self._limits.max_tokens - self.tokens)
+        if others and guide.is_closed:
+            data = b"".join(self._tokens[each][0] for each in others)
+            self.closed_characters = len(data.decode(errors="replace"))
+        return others
 
     @property
     def _complete(self) -> FinishReason:

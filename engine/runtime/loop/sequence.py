@@ -120,6 +120,7 @@ class SequenceState:
             shortened_results=self.request.usage.shortened_results,
             dropped_calls=self.generation.dropped_calls,
             sampling=self.request.usage.sampling,
+            closed_characters=self.generation.closed_characters,
         )
 
 

@@ -70,6 +70,7 @@ class OutputQueue:
 
 _CLOSED = ("{", "[", '"')
 """What a JSON answer begins with that has an end: cut anywhere, it could not be read."""
+_MOST_NAMED = 20
 _AT_LIMIT = "The answer is incomplete: its tokens were used up, and what was open was closed. Raise max_tokens."
 
 
@@ -196,7 +197,8 @@ class Stream(TwoWayStream[Completion[Answer_co]], Generic[Answer_co]):
             return {"parse_error": "The model called tools instead of giving an answer."}
         if whole.finish_reason == "length" and whole.content.lstrip().startswith(_CLOSED):
             with contextlib.suppress(ValueError):
-                return {"parsed": self._reads(whole.content), "parse_error": _AT_LIMIT}
+                made_up = f" Not the model's: {', '.join(whole.made_up[:_MOST_NAMED])}." if whole.made_up else ""
+                return {"parsed": self._reads(whole.content), "parse_error": _AT_LIMIT + made_up}
         if whole.finish_reason not in ("stop", "tool_calls"):
             return {"parse_error": f"The answer is incomplete: the turn ended with {whole.finish_reason!r}."}
         try:
