@@ -31,7 +31,7 @@ from measuring import words  # noqa: E402
 from engine import Engine, SamplingParams  # noqa: E402
 from engine.formats.template.chat_template import ChatTemplate  # noqa: E402
 from engine.llama.context import LlamaBackend  # noqa: E402
-from engine.runtime.guidance.matcher import Mask  # noqa: E402
+from engine.runtime.guidance.matcher import Mask, TokenIds  # noqa: E402
 from engine.runtime.loop.backend import Row, Sampler  # noqa: E402
 from engine.runtime.loop.runner import Runner  # noqa: E402
 from engine.testing.byte_vocab import ByteVocab  # noqa: E402
@@ -80,8 +80,8 @@ class NullBackend(ScriptedBackend):
 
     def attach(self, sequence: int, sampler: Sampler | None) -> None: ...
 
-    def sample(self, sampler: Any, row: int, mask: "Mask | None" = None) -> int:
-        del row, mask
+    def sample(self, sampler: Any, row: int, mask: "Mask | None" = None, ends: "TokenIds | None" = None) -> int:
+        del row, mask, ends
         drawn: int = sampler.drawn
         sampler.drawn = drawn + 1
         return TEXT[drawn % len(TEXT)]

@@ -15,6 +15,8 @@ call by then is text, so a marker in reasoning cannot hold a stream back for eve
 MOST = 64
 """The most trials of one turn that may fail. Each reads its text once more, so this bounds the cost of a turn that is
 full of openings; markup that begins after so many drafts is text."""
+LONG_TRIAL = 4096
+"""In characters: a trial that fails counts once more for each so many that it read."""
 
 
 _ARGUMENTS = ("arguments", "key")

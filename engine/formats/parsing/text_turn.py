@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 from engine.formats.families import Format
 from engine.formats.parsing.emitter import QUOTES, Emitter, Span
-from engine.formats.parsing.lookahead import LONGEST, MOST, DraftTrial
+from engine.formats.parsing.lookahead import LONG_TRIAL, LONGEST, MOST, DraftTrial
 from engine.formats.parsing.reader import CUT, WINDOW, Gen, Mark, Reader, Spelling, begins, compiled
 from engine.formats.parsing.roles import BARE, Place, Role, roles_of
 from engine.formats.parsing.shapes import Section, SectionReader
@@ -71,6 +71,7 @@ class TextTurn:
         self.closed = self.closed_for_good = False  # reasoning: by this part of the turn, by the prompt
         self.drafted = self.reasons_on = False  # a call stands, or stood, in reasoning that nothing has closed
         self.failed = 0  # trials
+        self.ends_in_calls = False
 
     def seeded(self) -> None:
         """The prompt's part of the turn was replayed: in some families reasoning that it closed stays closed."""
@@ -433,7 +434,9 @@ def _begins_no_draft(turn: TextTurn, opener: str) -> Step[bool]:
 
 def _is_no_draft(turn: TextTurn, opener: str) -> Gen[bool]:
     reader, emitter, section = turn.reader, turn.emitter, turn.section
-    if not turn.announced or turn.failed == MOST or not (yield from section.begins(opener)):
+    if turn.ends_in_calls:
+        return True
+    if not turn.announced or turn.failed >= MOST or not (yield from section.begins(opener)):
         return False
     before, at_once = (
         (emitter.in_reasoning, reader.answer_start),
@@ -446,8 +449,9 @@ def _is_no_draft(turn: TextTurn, opener: str) -> Gen[bool]:
     trial = turn.trial_of(section.syntax, ends=turn.roles.ends_draft, at_once=at_once, wrapped=wrapped)
     is_call = yield from trial.succeeds()
     reader.call_start = None
+    turn.ends_in_calls = is_call and not at_once
     if not is_call:
-        turn.failed += 1
+        turn.failed += 1 + trial.inner.consumed // LONG_TRIAL
         emitter.in_reasoning, reader.answer_start = before
     return is_call
 

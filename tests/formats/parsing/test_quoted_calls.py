@@ -13,7 +13,10 @@ from cases.writer import written
 
 from engine.formats.families import Format, builtin_families
 from engine.formats.parsing import Parser
+from engine.formats.parsing.lookahead import DraftTrial
 from engine.formats.parsing.quoting import Quoting
+from engine.formats.parsing.reader import Gen
+from engine.tools import as_tools
 from engine.types.events import fold
 
 TOOL = {"name": "trip", "parameters": {"type": "object", "properties": {"to": {"type": "string"}}}}
@@ -161,3 +164,21 @@ def test_a_marker_that_is_a_fence_is_not_quoted_by_another() -> None:
     for chunks in splits(output):
         (call,) = fold(run(Parser("command-r-plus", tools=[TOOL]), chunks)).tool_calls
         assert (call.name, call.arguments, call.error) == ("trip", '{"to": "Rome"}', None)
+
+
+def test_calls_that_end_an_output_in_reasoning_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One trial reads them all to the end; each further one would read the rest again."""
+    tried: list[str] = []
+    usual = DraftTrial.succeeds
+
+    def noted(self: DraftTrial) -> Gen[bool]:
+        tried.append("")
+        return (yield from usual(self))
+
+    monkeypatch.setattr(DraftTrial, "succeeds", noted)
+    format_ = builtin_families().get("granite-3").format
+    assert format_.reasoning is not None
+    parser = Parser("granite-3", format_.start + format_.reasoning.open, tools=as_tools([TOOL]))
+    turn = fold([*parser.feed((written(Turn("", (CALL,)), format_).strip() + "\n") * 30), *parser.close("stop")])
+    assert len(turn.tool_calls) == 30
+    assert len(tried) == 1
