@@ -22,6 +22,7 @@ NAMES = (
     *(name for name in SamplingOptions.__annotations__ if name not in _OF_PROGRAMS),
     "reasoning",
     "reasoning_budget",
+    "json_layout",
 )
 
 

@@ -179,6 +179,7 @@ class _CommonOptions(SamplingOptions, total=False):
     progress: Progress | None
     adapters: AdaptersLike | None
     cache_salt: str | None
+    json_layout: JsonLayout | None
 
 
 class FreeRawOptions(_CommonOptions, total=False):
@@ -214,7 +215,6 @@ class FreeTurnOptions(_CommonOptions, total=False):
     strict_tools: bool
     parallel_tool_calls: bool
     answer_reserve: Annotated[int, Field(ge=1)]
-    json_layout: JsonLayout | None
     close_at_limit: bool
 
 

@@ -206,3 +206,12 @@ def test_an_answer_that_ends_before_what_is_forced_was_cut() -> None:
     for most in range(1, len(whole) + 1):
         cut = answer(whole, schema, json_layout="indented", max_tokens=most)
         assert (cut.content, cut.finish_reason) == (whole[:most], "length" if most < len(whole) else "stop")
+
+
+@pytest.mark.parametrize("layout", ["compact", "indented"])
+def test_a_raw_prompt_takes_a_layout_too(layout: Any) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    texts = {"compact": '{"a": 1}', "indented": '{\n  "a": 1\n}'}
+    WISH[0] = texts["indented" if layout == "compact" else "compact"]
+    whole = ENGINE.complete("JSON:", response_format=JsonSchema(schema), json_layout=layout, max_tokens=40)
+    assert ("\n" in whole.content) == (layout == "indented")
