@@ -86,7 +86,9 @@ def test_a_child_that_dies_of_a_sound_ends_that_request_by_name(
     monkeypatch.setenv("GGML_NO_BACKTRACE", "1")  # a debugger attached to the death takes seconds
     kind = KINDS["ultravox"]
     path = write_projector(tmp_path / "mmproj.gguf", kind, stack=8)
-    llm = Engine.load(write_model(tmp_path, kind), projector=path, isolated=True, preflight=False, n_ctx=4096)
+    llm = Engine.load(
+        write_model(tmp_path / "model.gguf", kind), projector=path, isolated=True, preflight=False, n_ctx=4096
+    )
     with llm:
         beside = llm.stream("Hello!", ignore_eos=True)
         reading = iter(beside)

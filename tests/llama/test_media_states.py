@@ -69,8 +69,9 @@ def same(one: Completion, other: Completion) -> bool:
     for left, right in zip(one.logprobs or (), other.logprobs or (), strict=True):
         if left.token != right.token:
             return abs(left.top[0].logprob - left.top[1].logprob) < CLOSE
-        if abs(left.top[0].logprob - right.top[0].logprob) > CLOSE:
-            return False
+        for a, b in zip(left.top, right.top, strict=True):
+            if a.token == b.token and abs(a.logprob - b.logprob) > CLOSE:
+                return False
     return True
 
 

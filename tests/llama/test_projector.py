@@ -254,7 +254,7 @@ class TestOneProjector:
 
     def test_what_a_projector_cannot_read_is_refused_by_name(self, tmp_path: Path) -> None:
         path = write_projector(tmp_path / "mmproj.gguf", KINDS["ultravox"])
-        with Model.load(write_model(tmp_path, KINDS["ultravox"])) as model:
+        with Model.load(write_model(tmp_path / "model.gguf", KINDS["ultravox"])) as model:
             backend = model.backend(OPTIONS, read_projector(path))
             reader = backend.projector
             assert reader is not None
@@ -267,7 +267,7 @@ class TestOneProjector:
 
     def test_markers_that_the_vocabulary_lacks(self, tmp_path: Path) -> None:
         path = write_projector(tmp_path / "mmproj.gguf", Kind("idefics3"))
-        with Model.load(write_model(tmp_path, Kind("idefics3"))) as model:
+        with Model.load(write_model(tmp_path / "model.gguf", Kind("idefics3"))) as model:
             reader = model.backend(OPTIONS, read_projector(path)).projector
             assert reader is not None
             with pytest.raises(RequestError, match="not in this model's vocabulary"):
@@ -276,7 +276,7 @@ class TestOneProjector:
     def test_weights_are_freed_when_the_projector_is_gone(self, tmp_path: Path) -> None:
         path = write_projector(tmp_path / "mmproj.gguf", KINDS["llava"])
         freed: list[int] = []
-        with Model.load(write_model(tmp_path, KINDS["llava"])) as model:
+        with Model.load(write_model(tmp_path / "model.gguf", KINDS["llava"])) as model:
             shared: Any = cast("Any", model)._shared
             free = shared._free
 

@@ -79,10 +79,9 @@ def _written(writer: gguf.GGUFWriter, path: Path) -> Path:
 
 
 def write_model(path: Path, kind: Kind) -> Path:
-    """Write a model for a projector, with the built-in model's vocabulary; returns the built-in model if it is for
-    that."""
+    """Write a model for a projector, with the built-in vocabulary; the built-in model in float32 if it is for that."""
     if not kind.architecture:
-        return _data.builtin_model()
+        return _unquantized(path)
     numbers, width = _random(9), _OWN_WIDTH
     writer, source = gguf.GGUFWriter(path, kind.architecture), gguf.GGUFReader(_data.builtin_model())
     for name, field in source.fields.items():
@@ -118,6 +117,22 @@ def write_model(path: Path, kind: Kind) -> Path:
     writer.add_tensor("output_norm.weight", np.ones(width, np.float32))
     for layer in range(_LAYERS):
         _add_layer(writer, f"blk.{layer}.", numbers, kind.architecture)
+    return _written(writer, path)
+
+
+def _unquantized(path: Path) -> Path:
+    """Write the built-in model in float32: quantized, a row alone is rounded otherwise than among others.
+
+    With AMX that is as much as two pictures differ.
+    """
+    source = gguf.GGUFReader(_data.builtin_model())
+    writer = gguf.GGUFWriter(path, "qwen3")
+    for name, field in source.fields.items():
+        if not name.startswith("GGUF.") and name not in ("general.architecture", "general.file_type"):
+            inner = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(name, field.contents(), field.types[0], inner)
+    for tensor in source.tensors:
+        writer.add_tensor(tensor.name, gguf.dequantize(tensor.data, tensor.tensor_type))
     return _written(writer, path)
 
 
