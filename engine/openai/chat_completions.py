@@ -137,7 +137,7 @@ def _call_object(call: ToolCall) -> Json:
 
 
 def logprobs_object(entries: Sequence[TokenLogprob]) -> Json | None:
-    """Returns OpenAI's log-probabilities of the tokens drawn."""
+    """Returns OpenAI's log-probabilities of the tokens."""
     if not entries:
         return None
     return {

@@ -76,7 +76,7 @@ _OF_CHAT = (
     _MODEL,
     *_SAMPLING,
     *_PENALTIES,
-    Field("logprobs", "honoured", bool, "of every token drawn: reasoning, markers and the end token too"),
+    Field("logprobs", "honoured", bool, "of every token: reasoning, forced ones, markers and the end token too"),
     _option("max_tokens", int, "the older name of `max_completion_tokens`", neutral=(-1,)),
     _option("max_completion_tokens", int, _MOST, "max_tokens", neutral=(-1,)),
     Field("n", "honoured", int, "1 to 128 choices, computed together"),

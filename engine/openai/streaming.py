@@ -143,7 +143,7 @@ class Projection(Protocol):
         ...
 
     def event(self, choice: int, event: ClientEvent, logprobs: Sequence[TokenLogprob]) -> Iterable[bytes]:
-        """Yields what an event adds to a stream; `logprobs` are those of the tokens drawn since the last event."""
+        """Yields what an event adds to a stream; `logprobs` are those of the tokens since the last event."""
         ...
 
     def closing(self) -> Iterable[bytes]:
@@ -233,6 +233,7 @@ class StreamReader:
         self._projection = turn.projection
         self._streams = streams
         self._calls = [_Calls() for _ in streams]
+        self._tells = "logprobs" in turn.request.options
         self._logprobs = [0] * len(streams)
         self._ended: set[int] = set()
         self._closed = False
@@ -248,8 +249,10 @@ class StreamReader:
                 yield None
                 for number, stream in enumerate(self._streams):
                     while (events := stream.take()) is not None:
-                        for event in events:
-                            yield from self._event(number, event)
+                        events = _joined(events) if self._tells else events
+                        content = next((at for at, each in enumerate(events) if isinstance(each, ContentDelta)), 0)
+                        for at, event in enumerate(events):
+                            yield from self._event(number, event, is_told=at >= content)
                         yield b""
             if len(self._ended) < len(self._streams):
                 raise _broken()
@@ -259,19 +262,20 @@ class StreamReader:
                 problem = error if isinstance(error, Problem) else self._turn.problem(error)
                 yield from self._projection.failed(problem)
 
-    def _event(self, choice: int, event: Event) -> Iterator[bytes]:
-        """Yields what an event adds to the stream. Raises Problem if the model did not end the turn itself."""
+    def _event(self, choice: int, event: Event, *, is_told: bool) -> Iterator[bytes]:
+        """Yields what an event adds to the stream, with the log-probabilities of the new tokens if `is_told`. Raises
+        Problem if the model did not end the turn itself."""
         if isinstance(event, Finished):
             if event.reason == "error":
                 return  # the stream raises the error
             _check_end(event.reason)
             self._ended.add(choice)
         for each in self._calls[choice].events(event):
-            for part, logprobs in _parted(each, self._new_logprobs(choice)):
+            for part, logprobs in _parted(each, self._new_logprobs(choice) if is_told else ()):
                 yield from self._projection.event(choice, part, logprobs)
 
     def _new_logprobs(self, choice: int) -> tuple[TokenLogprob, ...]:
-        if "logprobs" not in self._turn.request.options:
+        if not self._tells:
             return ()
         entries = self._streams[choice].logprobs_from(self._logprobs[choice])
         self._logprobs[choice] += len(entries)
@@ -283,11 +287,23 @@ class StreamReader:
         cancel(self._streams)
 
 
+def _joined(events: Sequence[Event]) -> list[Event]:
+    """Returns events with content in one piece where several follow one another: forced tokens come together."""
+    joined: list[Event] = []
+    for event in events:
+        last = joined[-1] if joined else None
+        if isinstance(event, ContentDelta) and isinstance(last, ContentDelta) and event.part == last.part:
+            joined[-1] = ContentDelta(last.text + event.text, event.part)
+        else:
+            joined.append(event)
+    return joined
+
+
 def _parted(
     event: ClientEvent, entries: Sequence[TokenLogprob]
 ) -> Iterator[tuple[ClientEvent, Sequence[TokenLogprob]]]:
     """Yields an event in parts, so that the tokens of content spell its text: clients take them for it. Tokens of
-    something else (the end of reasoning, white space) have an empty part; text that a grammar forced has no tokens."""
+    something else (the end of reasoning, white space) have an empty part."""
     if not isinstance(event, ContentDelta) or not entries:
         yield event, entries
         return

@@ -89,6 +89,7 @@ class PrefixCache:
         *,
         waits: bool = True,
         adapters: Adapters = BASE,
+        needed: int | None = None,
     ) -> Lease | Blocked:
         """Lease a sequence for this prompt that holds as much of it as can be reused.
 
@@ -98,12 +99,14 @@ class PrefixCache:
         recently used sequence; or a kept state that holds more of the prompt is loaded there. The user will call
         `checkpoint` when the sequence holds as many tokens as one of `marks`. `waits`: prefer to wait for a
         sequence that will soon hold much more of the prompt. `adapters` compute the prompt; what others computed is
-        not reused.
+        not reused. `needed`: the tokens from the one before this index on are to be evaluated, for their logits; None:
+        the last one.
         """
+        plan, tokens = tokens, tokens if needed is None else tokens[:needed]
         spare = self._match.spare()
         if not spare:
             return Blocked.SEQUENCES
-        limit = max(limit, len(tokens) + 1)
+        limit = max(limit, len(plan) + 1)
         source, reuse = self._match.best(tokens, adapters)
         copies = source is not None and (source not in spare or not self._in_place(source, reuse, spare))
         if copies and reuse < self._info.copy_cost:
@@ -134,7 +137,7 @@ class PrefixCache:
             self.kept.keep(target, reuse, self._cut)
             reuse = self._cut(target, reuse)  # what the sequence already holds is not read again
         slot = self._slots[target]
-        slot.plan, slot.limit, slot.marks, slot.adapters = tokens, limit, marks, adapters
+        slot.plan, slot.limit, slot.marks, slot.adapters = plan, limit, marks, adapters
         self._touch(target)
         return Lease(target, reuse)
 

@@ -10,6 +10,7 @@ from engine.runtime.cache.slots import common_prefix
 from engine.runtime.draft.drafter import Drafts
 from engine.runtime.guidance.matcher import Mask, masks
 from engine.runtime.loop.backend import Backend, Row
+from engine.runtime.loop.logprobs import TokenLogprobs
 from engine.runtime.loop.replies import Replies
 from engine.runtime.loop.scheduler import Chunk
 from engine.runtime.loop.sequence import SequenceState
@@ -54,6 +55,15 @@ def masks_of(due: Sequence[SequenceState]) -> "dict[SequenceState, Mask]":
     return dict(zip(awake, masks(list(awake.values())), strict=True)) if awake else {}
 
 
+def _check_number(entry: TokenLogprobs) -> None:
+    if isnan(entry.drawn.logprob):
+        raise DecodeError(
+            "The model's logits are not numbers. Give adapters and control vectors smaller scales, if there are any; "
+            "otherwise the file may be damaged.",
+            "nan",
+        )
+
+
 class Draws:
     """Draws the tokens of one loop. Only this class draws tokens, or appends tokens that were not drawn."""
 
@@ -84,19 +94,36 @@ class Draws:
             matcher.check()
             ends = matcher.ends
         token = self._backend.sample(sampler, row, mask, ends)
-        if (top := state.request.sampling.logprobs) is not None:
-            state.logprobs.append(self._backend.logprobs(row, token, top))
         if state.first_token is None:
             state.first_token = self._clock()
         events, forced, finish, dropped = state.generation.advance(token)
-        if events:
-            self._replies.emit(state, events)
+        if state.unsaid is not None:
+            state.logprobs.append(self._logprobs(state, row, forced[0] if dropped and forced else token))
+            state.unsaid += not dropped or bool(forced)
         if not dropped:
             state.tokens.append(token)
         for token in forced:
             sampler.accept(token)
             state.tokens.append(token)
+        if events:
+            self._replies.emit(state, events)
         return finish
+
+    def _logprobs(self, state: SequenceState, row: int, token: int) -> TokenLogprobs:
+        return self._backend.logprobs(row, token, state.request.sampling.logprobs or 0)
+
+    def say(self, state: SequenceState, row: int, evaluated: int) -> None:
+        """Record the log-probabilities of the forced tokens that follow the first `evaluated` tokens, or stand among
+        them. `row` is that of the last of these."""
+        if state.unsaid is None or state.unsaid > evaluated or state.unsaid == len(state.tokens):
+            return
+        for index in range(state.unsaid, min(evaluated + 1, len(state.tokens))):
+            entry = self._logprobs(state, row + index - evaluated, state.tokens[index])
+            _check_number(entry)
+            state.logprobs.append(entry)
+            state.unsaid = index + 1
+        if state.unsaid == len(state.tokens):
+            self._replies.said(state)
 
     def along(self, state: SequenceState, row: int, draft: tuple[int, ...], mask: "Mask | None") -> FinishReason | None:
         """Draw one token, and one more for each guess that was right. Each is drawn from the logits after the previous
@@ -107,6 +134,7 @@ class Draws:
             new = state.tokens[state.evaluated + right :]  # the drawn token, and those that it forced
             same = common_prefix(new, draft[right:], len(new))
             right += same
+            self.say(state, row + right, state.evaluated + right)
             if finish is not None or same < len(new):
                 break
             mask = masks_of([state]).get(state)
@@ -120,12 +148,7 @@ class Draws:
         scored, done = state.request.scored, len(state.tokens) - len(state.request.tokens)
         beside = state.request.asked if not done else ()
         entry = self._backend.logprobs(row, scored[done], beside or state.request.sampling.logprobs or 1)
-        if isnan(entry.drawn.logprob):
-            raise DecodeError(
-                "The model's logits are not numbers. Give adapters and control vectors smaller scales, if there are "
-                "any; otherwise the file may be damaged.",
-                "nan",
-            )
+        _check_number(entry)
         state.logprobs.append(entry)
         self._replies.touch(state)
         state.tokens.append(scored[done])

@@ -298,7 +298,7 @@ class Loop:
                 self.cache.checkpoint(state.sequence)
             if state.first_token is None:
                 self._replies.prefilled(state)
-            if stop == len(state.tokens):
+            if stop > state.first_output:
                 due.append((state, row + stop - start - 1, draft))
                 constrained = constrained or state.request.constraint is not None
             row += stop - start + len(draft)
@@ -315,14 +315,17 @@ class Loop:
         """Draw tokens for these requests, each with its row and the guesses behind it. Returns those whose logits were
         not numbers, for the first time."""
         doubtful: list[SequenceState] = []
-        masks = masks_together([state for state, _, _ in due]) if constrained else {}
+        masks = masks_together([state for state, _, _ in due if state.draws]) if constrained else {}
         for state, at, draft in due:
             try:
-                mask = (masks_of([state]) if masks is None else masks).get(state)
-                finish = self._draws.along(state, at, draft, mask) if draft else self._draws.draw(state, at, mask)
-                if finish is None and len(state.tokens) > self._n_ctx:
-                    finish = "length"
-                if finish is not None:
+                self._draws.say(state, at, state.evaluated)
+                finish = state.ending if state.evaluated == state.goal else None
+                if state.draws:
+                    mask = (masks_of([state]) if masks is None else masks).get(state)
+                    finish = self._draws.along(state, at, draft, mask) if draft else self._draws.draw(state, at, mask)
+                    if finish is None and len(state.tokens) > self._n_ctx:
+                        finish = "length"
+                if finish is not None and not state.ends_later(finish, self._n_ctx):
                     self._finish(state, finish)
                 elif state.alone:
                     self._cleared(state)
@@ -385,6 +388,7 @@ class Loop:
                 marks,
                 waits=waits,
                 adapters=request.adapters,
+                needed=state.unsaid,
             )
             if lease is Blocked.SHARED:
                 self._admit_again = True
@@ -439,6 +443,7 @@ class Loop:
     def _finish(self, state: SequenceState, reason: FinishReason, error: Exception | None = None) -> None:
         """End the request; what it evaluated stays in the cache for others, unless it failed."""
         id_ = state.request.id
+        reason = reason if state.ending is None or error is not None else state.ending
         self._scheduler.remove(state)
         if state.sequence >= 0:
             self._leave(state, reason, error)

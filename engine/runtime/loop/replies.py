@@ -21,10 +21,19 @@ class Replies:
         """The threads that decode now, for a token and for a batch; told when they change."""
 
     def emit(self, state: SequenceState, events: Sequence[Event]) -> None:
-        """Add events to the request's next reply."""
-        if events:
+        """Add events to the request's next reply, which waits for the log-probabilities of their tokens, if they were
+        asked for."""
+        if events and state.unsaid is not None and state.unsaid < len(state.tokens):
+            state.later += events
+        elif events:
             state.events += events
             self._touched[state] = None
+
+    def said(self, state: SequenceState) -> None:
+        """Reply with the events that waited for log-probabilities, which are there now."""
+        state.events += state.later
+        state.later.clear()
+        self._touched[state] = None
 
     def prefilled(self, state: SequenceState) -> None:
         """Report the progress of the prefill in the next reply, if the request asked for that."""
@@ -57,7 +66,8 @@ class Replies:
         checkpoints: tuple[int, int],
     ) -> None:
         """End the request; the last of the closing events is its `Finished`."""
-        self._touched.pop(state, None)
+        self.said(state)
+        del self._touched[state]
         *closing, last = closing
         assert isinstance(last, Finished), "a parser's last event is Finished"
         events, logprobs = state.take()
@@ -84,7 +94,9 @@ class Replies:
     def abandon(self, state: SequenceState, error: Exception) -> None:
         """End the request with this error, without calling any of its code."""
         self._touched.pop(state, None)
-        self._replies.append(Reply(state.request.id, (*state.events, Finished("error")), final=True, error=error))
+        self._replies.append(
+            Reply(state.request.id, (*state.events, *state.later, Finished("error")), final=True, error=error)
+        )
 
     def drain(self) -> list[Reply]:
         """Returns the replies since the last drain, at most one for each request."""

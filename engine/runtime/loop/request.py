@@ -146,7 +146,7 @@ class Reply(NamedTuple):
     """The events of one step for one request.
 
     `final`: this is the last reply; `error` says why the request failed, if it did; `output` are the generated tokens
-    without the end token. `logprobs` are those of the tokens drawn since the last reply, if requested. `prefilled`:
+    without the end token. `logprobs` are those of the tokens since the last reply, if requested. `prefilled`:
     number of prompt tokens evaluated so far, if requested. `vectors` are the reply to an `Embed`.
     `checkpoints`, of a turn that is over: number and size in bytes of the checkpoints of recurrent memories.
     `threads`: those that decode from now on, for a token and for a batch; None: as before.

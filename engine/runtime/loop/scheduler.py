@@ -4,7 +4,7 @@ A preempted request is evaluated again like any prompt, so preemption needs no c
 """
 
 from collections.abc import Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -87,9 +87,8 @@ class Chunk(NamedTuple):
         tokens, sequence = state.tokens, state.sequence
         first = state.position(start) if state.request.media else start
         last = first + stop - start
-        rows = list(map(Row, tokens[start:stop], range(first, last), repeat(sequence), repeat(False)))
-        if stop == len(tokens):
-            rows[-1] = Row(tokens[-1], last - 1, sequence, True)
+        outputs = chain(repeat(False, max(0, state.first_output - start)), repeat(True))
+        rows = list(map(Row, tokens[start:stop], range(first, last), repeat(sequence), outputs))
         if draft:
             rows += [Row(token, position, sequence, True) for position, token in enumerate(draft, last)]
         return rows
@@ -196,7 +195,9 @@ class Scheduler:
         decodes = self._decodes(decoding, beside_prompts=bool(prompts)) if decoding else []
         if prompts:
             rows = self.budget.rows if decodes else self.budget.alone
-            prefill = self._prefill(prompts, min(rows, self._n_batch - sum(chunk.size for chunk in decodes)))
+            outputs = self._n_outputs - len(self._running) - sum(len(chunk.draft) for chunk in decodes)
+            room = min(rows, self._n_batch - sum(chunk.size for chunk in decodes))
+            prefill = self._prefill(prompts, room, max(0, outputs))
             batches = [decodes, prefill] if self._separate else [decodes + prefill]
         else:
             batches = [decodes]
@@ -229,16 +230,21 @@ class Scheduler:
         # Guesses leave prompts their share of a small batch.
         return min(room, self._n_batch // 2 - decoding) if beside_prompts else room
 
-    def _prefill(self, prompts: Sequence[SequenceState], room: int) -> list[Chunk]:
+    def _prefill(self, prompts: Sequence[SequenceState], room: int, outputs: int) -> list[Chunk]:
         """Returns at most `room` rows of prefill, for the first prompts. No chunk crosses a mark. A unit
         of media that was begun goes on first, since its rows are in the memory; one whose rows see one another, and any
-        in a memory that cannot be cut, is evaluated in full, however many rows it has."""
+        in a memory that cannot be cut, is evaluated in full, however many rows it has. Beside the logits of one row for
+        each request, at most `outputs` rows have some."""
         chunks: list[Chunk] = []
         for state in sorted(prompts, key=_BEGUN, reverse=True):
             if room <= 0:
                 break
             if (unit := state.unit if state.request.media else None) is None:
-                chunks.append(Chunk(state, state.evaluated, min(state.evaluated + room, state.next_mark)))
+                stop = min(state.evaluated + room, state.next_mark)
+                if state.unsaid is not None and stop > (first := max(state.evaluated, state.first_output)):
+                    stop = min(stop, first + 1 + outputs)
+                    outputs -= stop - first - 1
+                chunks.append(Chunk(state, state.evaluated, stop))
                 room -= chunks[-1].size
                 continue
             rows = min(unit.rows - state.begun, room if self._parts and unit.is_causal else unit.rows)

@@ -15,6 +15,7 @@ from engine.runtime.loop.request import Request
 from engine.runtime.media.media import MediaChunk
 from engine.types.completion import Usage
 from engine.types.events import Event
+from engine.types.sampling import FinishReason
 
 
 @dataclass(slots=True, eq=False)
@@ -24,10 +25,12 @@ class SequenceState:
     `tokens` are the prompt, then what was generated; the first `evaluated` of them are in sequence `sequence` (-1 while
     the request waits). At least one token is always left to evaluate: the next token is drawn from the logits of the
     last one. `marks`: the positions for checkpoints, ascending. `draft`: guesses at the next tokens, evaluated along
-    with the last one; `drafts`: what earlier ones came to. `events` and `logprobs` came since the last reply,
-    `prefilled` is the progress that the next reply reports. `rows`: those of `next_unit`, once it is encoded;
-    the first `begun` of them are evaluated. `alone`: its logits were not numbers, so nothing runs beside it until they
-    are; `doubts`: how often that was.
+    with the last one; `drafts`: what earlier ones came to. `events` and `logprobs` came since the last reply, `later`
+    are events of tokens whose log-probabilities are yet to come, `prefilled` is the progress that the next reply
+    reports. `rows`: those of `next_unit`, once it is encoded; the first `begun` of them are evaluated. `alone`: its
+    logits were not numbers, so nothing runs beside it until they are; `doubts`: how often that was. `unsaid`: the index
+    of the first token whose log-probability is yet to come, if the request asked for them; else None. `ending`: why the
+    turn is over, once `goal` tokens are evaluated for that.
     """
 
     request: Request
@@ -43,6 +46,7 @@ class SequenceState:
     marks: tuple[int, ...] = ()
     draft: tuple[int, ...] = ()
     events: list[Event] = field(default_factory=list[Event])
+    later: list[Event] = field(default_factory=list[Event])
     logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
     prefilled: int = 0
     rows: Any = None
@@ -54,6 +58,14 @@ class SequenceState:
     aborts: int = 0
     alone: bool = False
     doubts: int = 0
+    unsaid: int | None = None
+    ending: FinishReason | None = None
+    goal: int = 0
+
+    def __post_init__(self) -> None:
+        request = self.request
+        if request.sampling.logprobs is not None and not (request.pin or request.scored):
+            self.unsaid = len(request.tokens)
 
     @property
     def pending(self) -> int:
@@ -83,12 +95,32 @@ class SequenceState:
     @property
     def next_mark(self) -> int:
         """The position up to which the tokens may be evaluated in one chunk."""
-        return next((mark for mark in self.marks if mark > self.evaluated), len(self.tokens))
+        return next((mark for mark in self.marks if mark > self.evaluated), self.goal or len(self.tokens))
+
+    @property
+    def draws(self) -> bool:
+        """Whether the next token is drawn: all are evaluated."""
+        return self.evaluated == len(self.tokens) and self.ending is None
+
+    @property
+    def first_output(self) -> int:
+        """The index of the first token whose logits are needed: the last one's, from which the next is drawn, and those
+        that say how likely a forced token was."""
+        return (len(self.tokens) if self.unsaid is None else self.unsaid) - 1
 
     @property
     def urgency(self) -> tuple[int, int]:
         """Sort key: the smaller one goes first (by priority, then by arrival)."""
         return -self.request.priority, self.arrival
+
+    def ends_later(self, reason: FinishReason, n_ctx: int) -> bool:
+        """Whether the turn, which is complete, ends only once forced tokens at its end are evaluated: their
+        log-probabilities are wanted."""
+        goal = min(len(self.tokens) - 1, n_ctx)
+        if self.unsaid is None or self.unsaid > goal:
+            return False
+        self.ending, self.goal = reason, goal
+        return True
 
     @property
     def output(self) -> tuple[int, ...]:

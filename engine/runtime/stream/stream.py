@@ -209,7 +209,7 @@ class Stream(TwoWayStream[Completion[Answer_co]], Generic[Answer_co]):
     @property
     def logprobs(self) -> tuple[TokenLogprob, ...]:
         """The log-probabilities of the tokens that were read so far, the end token's included, if
-        `SamplingParams.logprobs` asked for them. Tokens that the engine forced have none."""
+        `SamplingParams.logprobs` asked for them. Those that the engine forced have theirs, too."""
         return Logprobs(map(described, self._logprobs))
 
     def logprobs_from(self, start: int) -> tuple[TokenLogprob, ...]:
