@@ -54,8 +54,8 @@ def alone(model: Path) -> Iterator[ScoredAlone]:
 
 
 def ask(llm: Engine, options: dict[str, Any]) -> Completion[Any]:
-    asked: dict[str, Any] = {"temperature": 0, "max_tokens": 40, **options}
-    return llm.complete(TEXT, **asked)
+    complete: Any = llm.complete
+    return complete(TEXT, **{"temperature": 0, "max_tokens": 40, **options})
 
 
 def check(prompt: Sequence[int], answer: Completion[Any], alone: ScoredAlone) -> None:
