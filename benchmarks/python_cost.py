@@ -80,8 +80,15 @@ class NullBackend(ScriptedBackend):
 
     def attach(self, sequence: int, sampler: Sampler | None) -> None: ...
 
-    def sample(self, sampler: Any, row: int, mask: "Mask | None" = None, ends: "TokenIds | None" = None) -> int:
-        del row, mask, ends
+    def sample(
+        self,
+        sampler: Any,
+        row: int,
+        mask: "Mask | None" = None,
+        ends: "TokenIds | None" = None,
+        opening: int | None = None,
+    ) -> int:
+        del row, mask, ends, opening
         drawn: int = sampler.drawn
         sampler.drawn = drawn + 1
         return TEXT[drawn % len(TEXT)]

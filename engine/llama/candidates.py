@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _DEPTHS = (5.0, 9.0, 13.0, 18.0)  # how far below the largest logit tokens are searched for, attempt by attempt
 _MANY = 1024
 """Of more tokens, those beyond the nucleus are left out before the rest is sorted: that takes most of the time."""
+_UNLIKELY = 6.0
+"""In nats below the likeliest token: what the model would not write."""
 _STEP, _STEPS = 1 / 16, 512  # logits are told apart in so many steps of this size below the largest
 
 
@@ -107,6 +109,23 @@ def gathered(logits: "NDArray[np.float32]", mask: "Mask", tokens: "NDArray[np.in
         return None
     more = top - best + np.log(np.exp(every - top).sum()) - np.log(np.exp(some - best).sum())
     return Gathered(allowed, more)
+
+
+def unlikely_instead(logits: "NDArray[np.float32]", mask: "Mask", token: int) -> bool:
+    """Whether this token may be drawn, and the model would write none of those that may: which of these is the
+    likeliest then says little, and is often the end of some other text."""
+    if not mask[token >> 5] >> (token & 31) & 1 or logits[token] == -float("inf") or is_dense(mask):
+        return False
+    return bool(logits[allowed_tokens(mask, logits.size)].max() < logits.max() - _UNLIKELY)
+
+
+def only(token: int, words: int) -> "Mask":
+    """Returns the mask of so many words that allows this token alone."""
+    import numpy as np
+
+    mask = np.zeros(words, dtype=np.uint32)
+    mask[token >> 5] = 1 << (token & 31)
+    return mask.view(np.int32)
 
 
 def all_allowed(mask: "Mask", tokens: "NDArray[np.intp]") -> bool:

@@ -358,10 +358,15 @@ class LlamaBackend:
         return sampler
 
     def sample(
-        self, sampler: Sampler, row: int, mask: "Mask | None" = None, ends: "NDArray[np.intp] | None" = None
+        self,
+        sampler: Sampler,
+        row: int,
+        mask: "Mask | None" = None,
+        ends: "NDArray[np.intp] | None" = None,
+        opening: int | None = None,
     ) -> int:
         """Draw a token and accept it. Raises DecodeError("nan") if the logits are not numbers."""
-        return self._mine(sampler).draw(self._handle(), row, self.logits(row), mask, ends)
+        return self._mine(sampler).draw(self._handle(), row, self.logits(row), mask, ends, opening)
 
     def logprobs(self, row: int, token: int, top: int | tuple[int, ...]) -> TokenLogprobs:
         """Returns log-probabilities of a row, before any filter, bias or temperature: the token's own, and the `top`

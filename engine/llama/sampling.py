@@ -11,7 +11,17 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args, overload
 
-from engine.llama.candidates import Candidates, allowed_tokens, best, everything, first_filter, gathered, is_dense
+from engine.llama.candidates import (
+    Candidates,
+    allowed_tokens,
+    best,
+    everything,
+    first_filter,
+    gathered,
+    is_dense,
+    only,
+    unlikely_instead,
+)
 from engine.llama.forbidden import Forbidden
 from engine.llama.lib import brief, library
 from engine.llama.penalties import Penalties
@@ -223,16 +233,17 @@ class LlamaSampler:
         logits: "NDArray[np.float32]",
         mask: "Mask | None" = None,
         ends: "NDArray[np.intp] | None" = None,
+        opening: int | None = None,
     ) -> int:
         """Draw from a row's logits and accept the token. The logits are unchanged afterwards. `mask`: only tokens whose
         bits are set may be drawn, as if the others had no probability before any filter. `ends`: of these tokens the
         allowed ones have the probability of all, so that a value ends where the model would end it, whatever the mask
-        allows behind its end.
+        allows behind its end. `opening`: the token that is drawn where the model would write none of the allowed ones.
 
         Raises DecodeError("nan") if the model's logits are not numbers, RequestError if no token may be drawn, and if
         they are no numbers only behind what the request does to them."""
         try:
-            return self._draw(context, row, logits, mask, ends)
+            return self._draw(context, row, logits, mask, ends, opening)
         except DecodeError as error:
             if self._bias is None and not self._processors and self._forbidden is None:
                 raise
@@ -249,6 +260,7 @@ class LlamaSampler:
         logits: "NDArray[np.float32]",
         mask: "Mask | None",
         ends: "NDArray[np.intp] | None",
+        opening: int | None,
     ) -> int:
         self._check_open()
         undo: list[tuple[Any, Any]] = []
@@ -275,6 +287,8 @@ class LlamaSampler:
                 if ends is not None and (given := gathered(logits, mask, ends)) is not None:
                     undo.append((given.tokens, logits[given.tokens]))
                     logits[given.tokens] += given.more
+                if opening is not None and unlikely_instead(logits, mask, opening):
+                    mask = only(opening, mask.size)
                 token = self._pick_allowed(context, row, logits, mask, undo)
         finally:
             for tokens, before in reversed(undo):

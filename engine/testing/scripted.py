@@ -347,6 +347,7 @@ class ScriptedBackend:
         row: int,
         mask: "Mask | None" = None,
         ends: "TokenIds | None" = None,  # noqa: ARG002 - a script says what is drawn: there are no probabilities
+        opening: int | None = None,  # noqa: ARG002 - the same
     ) -> int:
         if not isinstance(sampler, ScriptedSampler):
             raise EngineError(f"{sampler!r} was not made by this backend; take one from its sampler().")

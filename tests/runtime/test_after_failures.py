@@ -43,9 +43,9 @@ class Spoiled:
         if self.dirty and (self.shared or backend._rows[row].sequence in self.dirty):
             raise DecodeError("The logits are not numbers.", "nan")
 
-    def sample(self, sampler: Any, row: int, mask: Any = None, ends: Any = None) -> int:
+    def sample(self, sampler: Any, row: int, mask: Any = None, *more: Any) -> int:
         self.check(row)
-        return self._sample(sampler, row, mask, ends)
+        return self._sample(sampler, row, mask, *more)
 
     def logprobs(self, row: int, token: int, top: int) -> Any:
         self.check(row)

@@ -17,6 +17,7 @@ from files import model_files
 
 from engine.formats.parsing.parser import Parser
 from engine.llama.vocab import LlamaVocab
+from engine.runtime.guidance.json_text import JsonPlace
 from engine.runtime.guidance.matcher import Compiler, Matcher, grammar_of, masks
 from engine.runtime.loop.generation import Generation, Limits, TokenTable
 from engine.support.packaged import PACKAGED
@@ -122,3 +123,62 @@ def test_a_text_that_is_demanded_is_written_and_reads_back(vocab: LlamaVocab, co
             tokens.append(token)
         assert b"".join(map(vocab.token_bytes, tokens)).decode() == text
         assert read_back(vocab, tokens) == text
+
+
+ENDS = ("", "}", "0}", ":0}", '"}')
+"""None of them ends a key."""
+
+
+def twice(text: str) -> bool:
+    """Whether a key stands twice in an object of numbers or texts that begins with this text, as far as one end more
+    makes JSON of it."""
+    doubled: list[str] = []
+
+    def looked(pairs: list[tuple[str, object]]) -> None:
+        names = [name for name, _ in pairs]
+        doubled.extend(name for name in names if names.count(name) > 1)
+
+    for end in ENDS:
+        try:
+            json.loads(text + end, object_pairs_hook=looked)
+        except ValueError:
+            continue
+    return bool(doubled)
+
+
+def test_no_token_gives_an_object_a_key_twice(vocab: LlamaVocab, compiler: Compiler) -> None:
+    """Wherever in the object it begins, and wherever in the token the key stands."""
+    values = [{"type": "integer"}, {"type": "string"}]
+    schema = {"type": "object", "additionalProperties": {"anyOf": values}}
+    start = compiler.compiled(json.dumps({"grammars": [{"json_schema": schema}]}))
+    quoting = {token: data for token, data in enumerate(vocab.all_token_bytes()) if b'"' in data and _is_text(data)}
+    whole = [data[1:-1].decode() for data in quoting.values() if re.fullmatch(rb'"[!-~]+"', data)]
+    tried = 0
+    for key in ["", "a", *sorted({text for text in whole if not set(text) & set('"\\\\')})[:6]]:
+        for text in ("{%s:1,", '{%s:"', "{%s:1", '{%s:"b"', '{%s:1,"', "{%s:1,\n "):
+            begun = text % f'"{key}"'
+            matcher = start.copy()
+            matcher.json = JsonPlace()
+            if not matcher.consume_text(begun):
+                continue
+            wrong = [
+                data for token in allowed(matcher) & quoting.keys() if twice(begun + (data := quoting[token].decode()))
+            ]
+            assert not wrong, (begun, wrong)
+            tried += 1
+    assert tried >= 8
+
+
+def test_a_text_opens_with_its_quote_alone(vocab: LlamaVocab, compiler: Compiler) -> None:
+    """Which is what is written where the model would write nothing that begins a text."""
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+    white = {"x-guidance": {"whitespace_flexible": False, "key_separator": ": "}}
+    matcher = compiler.compiled(json.dumps({"grammars": [{"json_schema": schema | white}]}))
+    matcher.json = JsonPlace()
+    assert matcher.opening is None, "how an answer begins chooses its layout"
+    assert matcher.consume_text('{"a": ')
+    assert matcher.opening is not None
+    assert vocab.token_bytes(matcher.opening) == b'"'
+    assert matcher.opening in allowed(matcher)
+    assert matcher.consume(matcher.opening)
+    assert matcher.opening is None, "any text may follow"

@@ -1,6 +1,7 @@
 """engine.runtime.loop.loop: many requests over one scripted backend, step by step; nothing here runs in a thread."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from fakes.doubles import Bench, echo, preempted_states
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.formats.parsing import Parser
-from engine.runtime.guidance.matcher import Mask, TokenIds
+from engine.runtime.guidance.matcher import Mask
 from engine.runtime.loop import sequence
 from engine.runtime.loop.backend import Row, Sampler
 from engine.runtime.loop.generation import Limits
@@ -401,11 +402,11 @@ def test_logits_that_are_not_numbers_fail_their_request_only(monkeypatch: pytest
     bench = Bench(echo, n_sequences=3)
     sample = bench.backend.sample
 
-    def poisoned(sampler: Sampler, row: int, mask: Mask | None = None, ends: TokenIds | None = None) -> int:
+    def poisoned(sampler: Sampler, row: int, mask: Mask | None = None, *more: Any) -> int:
         assert isinstance(sampler, ScriptedSampler)
         if bench.backend.decodes > 3 and bench.backend.vocab.text(sampler.tokens[:3]) == "two":
             raise DecodeError("not numbers", "nan")
-        return sample(sampler, row, mask, ends)
+        return sample(sampler, row, mask, *more)
 
     monkeypatch.setattr(bench.backend, "sample", poisoned)
     ids = [bench.submit(text) for text in ("one", "two", "six")]

@@ -77,6 +77,28 @@ def test_what_ends_a_value_has_the_mass_of_all_that_would_end_it(backend: LlamaB
     assert all(abs(drawn[token] / DRAWS - share) < 0.04 for token, share in wanted.items())
 
 
+@pytest.mark.parametrize("params", [{"temperature": 0.0}, {"temperature": 3.0}, {"temperature": 3.0, "top_k": 40}])
+def test_where_the_model_would_write_nothing_allowed_only_what_must_follow_is_written(
+    backend: LlamaBackend, params: dict[str, Any]
+) -> None:
+    row = backend.logits(ROW)
+    size, kept = row.size, row.copy()
+    best = int(row.argmax())
+    opening, junk, other = (best + 1) % size, (best + 2) % size, (best + 3) % size
+    mask = mask_of([opening, junk, other], size)
+
+    def drawn(below: float, mask: NDArray[np.int32] = mask) -> set[int]:
+        row[:] = -30.0
+        row[best], row[[junk, opening, other]] = 0.0, (-below, -below - 5, -below - 1)
+        sampler = backend.sampler(SamplingParams(seed=5, **params))
+        return {sampler.draw(backend.handle, ROW, row, mask, None, opening) for _ in range(60)}
+
+    assert drawn(6.5) == {opening}
+    assert junk in drawn(5.5), "the model might write it"
+    assert junk in drawn(9, mask_of([junk, other], size)), "what must follow is not allowed"
+    row[:] = kept
+
+
 @pytest.mark.parametrize(
     "params",
     [

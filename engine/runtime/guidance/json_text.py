@@ -1,5 +1,6 @@
 """Follows a JSON text while a model writes it: what is open, for how long, and which keys each open object has."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 _QUOTE, _ESCAPE = b'"\\'
@@ -16,9 +17,10 @@ class _Open:
 
 @dataclass(slots=True)
 class JsonPlace:
-    """A place in a JSON text. `in_string`: inside a string."""
+    """A place in a JSON text. `in_string`: inside a string; `doubled`: how many keys their object had already."""
 
     in_string: bool = False
+    doubled: int = 0
     _escaped: bool = False
     _open: list[_Open] = field(default_factory=list["_Open"])
     _key: bytes | None = None
@@ -66,6 +68,7 @@ class JsonPlace:
             self._key = None if self._key is None else self._key + bytes([byte])
             return
         if self._key is not None and self._open and (keys := self._open[-1].keys) is not None:
+            self.doubled += self._key in keys
             keys.add(self._key)
         self.in_string, self._key, self._wants_key, self._last = False, None, False, byte
 
@@ -90,11 +93,24 @@ class JsonPlace:
         begun = self._key
         return [key[len(begun) :] + b'"' for key in self._open[-1].keys or () if key.startswith(begun)]
 
+    @property
+    def known(self) -> Collection[bytes]:
+        """The keys of the object at hand, where its next key may begin; none elsewhere."""
+        begins = self._wants_key and not self.in_string and bool(self._open)
+        return (self._open[-1].keys or ()) if begins else ()
+
+    def doubles(self, data: bytes) -> bool:
+        """Whether these bytes would end a key that its object has already."""
+        then = self.copy()
+        then.feed(data)
+        return then.doubled > self.doubled
+
     def copy(self) -> "JsonPlace":
         """Returns an independent one at the same place."""
         opened = [_Open(each.start, None if each.keys is None else set(each.keys)) for each in self._open]
         return JsonPlace(
             self.in_string,
+            self.doubled,
             self._escaped,
             opened,
             self._key,

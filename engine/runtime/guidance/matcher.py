@@ -31,6 +31,8 @@ _GBNF_WORD = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*|[\w-]+'
 """A text, a set of characters, a comment or a name in GBNF. The rule `start` is renamed, for Lark begins there."""
 _GBNF_ESCAPE = re.compile(r"\\(?:(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})|.)", re.DOTALL)
 _TO_QUOTE = re.compile(rb'(?:[^"\\]|\\.)*"', re.DOTALL)
+_KEY = re.compile(rb'[ \t\r\n]*"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_KEY_BEHIND_COMMA = re.compile(rb"," + _KEY.pattern, re.DOTALL)
 _SLOW = 0.05
 """Seconds of this thread's processor time that a token may take; the largest schemas take a thousandth of a second. A
 mask takes up to ten times as long as its token."""
@@ -127,6 +129,14 @@ class Matcher:
         return self._table.behind_digit if self._digits.follows_digit else None
 
     @property
+    def opening(self) -> int | None:
+        """The token that writes only what must follow here, or its beginning: no more, as a token that goes on in its
+        own way. None where nothing must, and where a JSON answer begins: its first token chooses its layout."""
+        if self.json is not None and not self.json.is_open:
+            return None
+        return next(iter(self._table.inner.tokenize_bytes(self._inner.compute_ff_bytes())), None)
+
+    @property
     def accepts(self) -> bool:
         """Whether the text so far is complete."""
         return self._inner.is_accepting()
@@ -157,8 +167,12 @@ class Matcher:
     @property
     def doubling(self) -> list[int]:
         """The tokens that would end a key as one that its object has already."""
-        ends = () if self.json is None else self.json.taken()
-        return [token for end in ends for token in self._table.quoted.get(end, ())]
+        place, table = self.json, self._table
+        if place is None:
+            return []
+        found = [token for end in place.taken() for token in table.quoted.get(end, ())]
+        found += (token for key in place.known for token in table.keys.get(key, ()))
+        return found + [token for token in table.behind_comma if place.doubles(table.bytes[token])]
 
     @property
     def table(self) -> "Table":
@@ -217,6 +231,20 @@ class Table:
             if match := _TO_QUOTE.match(data):
                 found.setdefault(match[0], []).append(token)
         return found
+
+    @cached_property
+    def keys(self) -> dict[bytes, list[int]]:
+        """The tokens that begin with a whole key, by that key."""
+        found: dict[bytes, list[int]] = {}
+        for token, data in enumerate(self.bytes):
+            if match := _KEY.match(data):
+                found.setdefault(match[1], []).append(token)
+        return found
+
+    @cached_property
+    def behind_comma(self) -> list[int]:
+        """The tokens that hold a whole key behind a comma."""
+        return [token for token, data in enumerate(self.bytes) if _KEY_BEHIND_COMMA.search(data)]
 
     @cached_property
     def single_bytes(self) -> list[int]:

@@ -200,10 +200,18 @@ class Backend(Protocol):
         account."""
         ...
 
-    def sample(self, sampler: Sampler, row: int, mask: "Mask | None" = None, ends: "TokenIds | None" = None) -> int:
+    def sample(
+        self,
+        sampler: Sampler,
+        row: int,
+        mask: "Mask | None" = None,
+        ends: "TokenIds | None" = None,
+        opening: int | None = None,
+    ) -> int:
         """Draw a token from the logits of row `row` of the last decode (which had `output`), and accept it. `mask`:
         allow only tokens whose bits are set. `ends`: tokens that begin alike, with what ends a value; those of them
-        that are allowed have the mass of all.
+        that are allowed have the mass of all. `opening`: the token that is drawn where the model would write none of
+        those that are allowed.
 
         Raises DecodeError with reason "nan" when the logits are not numbers, RequestError when no token may be drawn.
         """

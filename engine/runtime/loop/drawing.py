@@ -89,11 +89,11 @@ class Draws:
             return self._score(state, row)
         sampler = state.sampler
         assert sampler is not None, "a running request has a sampler"
-        ends = None
+        ends = opening = None
         if state.request.constraint is not None and (matcher := state.generation.matcher) is not None:
             matcher.check()
-            ends = matcher.ends
-        token = self._backend.sample(sampler, row, mask, ends)
+            ends, opening = matcher.ends, matcher.opening
+        token = self._backend.sample(sampler, row, mask, ends, opening)
         if state.first_token is None:
             state.first_token = self._clock()
         events, forced, finish, dropped = state.generation.advance(token)
