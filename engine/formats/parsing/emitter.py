@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
-from engine.formats.parsing.quoting import Quoting
+from engine.formats.parsing.quoting import Code, Quoting
 from engine.formats.parsing.reader import Reader
 from engine.tools import json_value
 from engine.types.events import ContentDelta, Event, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
@@ -289,6 +289,16 @@ class Span:
             return False
         self._code.hold()
         return True
+
+    @property
+    def code(self) -> Code | None:
+        """The code in which the next character is; a fence that begins the text counts only in reasoning."""
+        code = self._code.code
+        return code if self._kind == "reasoning" or self._code.is_open else None
+
+    def show_mark(self) -> None:
+        """The next marker is shown in code."""
+        self._code.hold(fence=True)
 
     @property
     def begins_word(self) -> bool:

@@ -1,8 +1,17 @@
 """Knows whether text ends inside code as Markdown quotes it: between backticks, or in a fence."""
 
 import re
+from typing import NamedTuple
 
 _PARTS = re.compile(r"`+|\n|[^`\n]+")
+
+
+class Code(NamedTuple):
+    """Code that is open: how many backticks opened it. `begins`: it is a fence with which the text begins."""
+
+    ticks: int
+    is_fence: bool
+    begins: bool = False
 
 
 class Quoting:
@@ -13,7 +22,7 @@ class Quoting:
 
     def __init__(self) -> None:
         self._ticks = self._inline = 0  # backticks in a row at the end of the text; those that opened a quotation
-        self._fence = 0  # the same for a fence
+        self._fence = 0  # the same for a fence; negative if it begins the text
         self._blank = True  # the line has only white space so far
         self._some = self._held = False
 
@@ -48,7 +57,7 @@ class Quoting:
             return
         if self._blank and ticks >= 3 and not self._inline:
             if not self._fence:
-                self._fence = ticks if self._some else -1
+                self._fence = ticks if self._some else -ticks
             elif ticks >= self._fence:
                 self._fence = 0
         elif not self._fence:
@@ -67,6 +76,14 @@ class Quoting:
         self._settle()
         return self._fence
 
-    def hold(self) -> None:
-        """A marker that is quoted follows."""
+    @property
+    def code(self) -> Code | None:
+        """The code in which the next character is, whether it is a quotation or not."""
+        self._settle()
+        ticks = abs(self._fence) or self._inline
+        return Code(ticks, self._fence != 0, self._fence < 0) if ticks else None
+
+    def hold(self, *, fence: bool = False) -> None:
+        """A marker that is quoted follows. `fence`: the fence that is open quotes, wherever it begins."""
         self._held = True
+        self._fence = abs(self._fence) if fence else self._fence

@@ -41,6 +41,7 @@ class Role(StrEnum):
     START = "begins a message"
     END = "ends the turn"
     OTHER = "begins another part of the turn, and cannot occur in prose"
+    PART = "begins or ends a part of the answer, or of the turn"
     LONE = "closes or separates what is not there, and is nothing else"
     CONTROL = "is a control token"
     STRAY = "closes what is not open, and cannot occur in prose"
@@ -140,6 +141,7 @@ def _others(
         Role.CLOSER: calls.closers.literals,
         Role.CALL_END: call_ends,
         Role.ELEMENT: _elements(call_ends, known, tuple(calls.openers)),
+        Role.PART: _of(marks, Role.ANSWER, Role.ANSWER_END, Role.START, Role.END),
         Role.STRAY: strays,
         Role.LONE: set(strays).difference(_of(marks, *_OF_THEIR_OWN)),
     }

@@ -16,9 +16,11 @@ from typing import NamedTuple, TypeAlias, TypeVar, cast
 from engine.formats.families import Format
 from engine.formats.parsing.emitter import QUOTES, Emitter, Span
 from engine.formats.parsing.lookahead import LONG_TRIAL, LONGEST, MOST, DraftTrial
+from engine.formats.parsing.quoting import Code
 from engine.formats.parsing.reader import CUT, WINDOW, Gen, Mark, Reader, Spelling, begins, compiled
 from engine.formats.parsing.roles import BARE, Place, Role, roles_of
 from engine.formats.parsing.shapes import Section, SectionReader
+from engine.formats.parsing.shown import ShownTrial
 from engine.formats.parsing.unmarked import BareCalls, Demands, bare_calls
 from engine.formats.parsing.whole_calls import WholeCalls
 
@@ -61,6 +63,7 @@ class TextTurn:
         self.bare = bare_calls(reader, emitter, format_.tools, spelling, demands)
         self.whole = WholeCalls(reader, emitter, spelling)
         self.trial_of = partial(DraftTrial, reader, emitter, spelling=spelling)
+        self.shown_of = partial(ShownTrial, reader, emitter, spelling, bare=self.bare is not None)
         self.exact = demands.exact
         self.span, self.lead, self.edge = Span(emitter, reader, "content"), "", "space"
         self.untouched = True  # no marker and no call so far
@@ -71,6 +74,8 @@ class TextTurn:
         self.closed = self.closed_for_good = False  # reasoning: by this part of the turn, by the prompt
         self.drafted = self.reasons_on = False  # a call stands, or stood, in reasoning that nothing has closed
         self.failed = 0  # trials
+        self.left_fence: Code | None = None  # the fence in which a part of the turn ended
+        self.shown_until = 0  # where code ends that shows marks, counted like `Reader.consumed`
         self.ends_in_calls = False
 
     def seeded(self) -> None:
@@ -278,9 +283,14 @@ def _stands_in_code(turn: TextTurn, hit: str) -> bool:
     return turn.span.holds_call(hit)
 
 
-def _whole_calls_stand(turn: TextTurn, _hit: str) -> Step[bool]:
-    """It begins a word outside code, and the whole of what it begins are calls of declared tools that fit."""
-    return not turn.in_code and turn.span.begins_word and turn.whole.stands_here()
+def _whole_calls_stand(turn: TextTurn, hit: str) -> Step[bool]:
+    """It begins a word outside code, and the whole of what it begins are calls of declared tools that fit; no fence in
+    which a part of the turn ended goes on around them."""
+    return not turn.in_code and turn.span.begins_word and _whole_calls_act(turn, hit)
+
+
+def _whole_calls_act(turn: TextTurn, hit: str) -> Gen[bool]:
+    return (yield from turn.whole.stands_here()) and not (yield from _run(_shows_call(turn, hit)))
 
 
 def _is_owed(turn: TextTurn, hit: str) -> Step[bool]:
@@ -422,9 +432,51 @@ def _is_before_call(turn: TextTurn, hit: str) -> Gen[bool]:
     return (yield from turn.reader.judged(lambda rest: begins(rest.lstrip(), openers), len(hit))) is True
 
 
-def _quotes_call(turn: TextTurn, hit: str) -> Step[bool]:
-    """The backtick that opens code directly precedes it, and an opening marker of calls directly follows it."""
-    return turn.span.quotes and turn.span.holds_call(hit) and _is_before_call(turn, hit)
+def _is_shown(turn: TextTurn, hit: str) -> Step[bool]:
+    """It stands in code, and the code ends behind a call in it, or another such marker follows behind the code."""
+    code = turn.span.code
+    if code is None:
+        return False
+    if turn.reader.consumed < turn.shown_until:
+        turn.span.show_mark()
+        return True
+    return _try_shown(turn, hit, code)
+
+
+def _try_shown(turn: TextTurn, hit: str, code: Code) -> Gen[bool]:
+    reader, emitter, marks = turn.reader, turn.emitter, turn.roles.marks
+    before = emitter.in_reasoning, reader.answer_start
+    closers = (hit, *marks[Role.CLOSES if emitter.in_reasoning else Role.ANSWER_END])
+    if emitter.in_reasoning:
+        if hit in marks[Role.ANSWER_END]:
+            closers = ()  # an answer may have ended with it
+        # While this is open, a constraint holds what follows to be what it looks like.
+        emitter.in_reasoning, reader.answer_start = False, reader.consumed + len(hit)
+    trial = turn.shown_of(hit, code, closers=closers, openers=marks[Role.CALLS])
+    is_shown = yield from trial.succeeds()
+    reader.call_start = None
+    if is_shown:
+        emitter.in_reasoning, reader.answer_start = before
+        turn.shown_until = trial.end
+        turn.span.show_mark()
+    elif code.is_fence:
+        turn.left_fence = code
+    return is_shown
+
+
+def _shows_call(turn: TextTurn, _hit: str) -> Step[bool]:
+    """A part of the turn ended in a fence, and the end of that fence follows the call."""
+    return turn.left_fence is not None and _try_shown_call(turn, turn.left_fence)
+
+
+def _try_shown_call(turn: TextTurn, fence: Code) -> Gen[bool]:
+    if turn.reader.consumed < turn.shown_until:
+        return True
+    trial = turn.shown_of("", fence, called=True)
+    is_shown = yield from trial.succeeds()
+    turn.reader.call_start = None
+    turn.shown_until, turn.left_fence = trial.end, fence if is_shown else None
+    return is_shown
 
 
 def _begins_no_draft(turn: TextTurn, opener: str) -> Step[bool]:
@@ -615,6 +667,13 @@ def _write_closing(turn: TextTurn, hit: str) -> None:
     turn.span.write(turn.reader.take(len(hit)))
 
 
+def _write_in_code(turn: TextTurn, hit: str) -> None:
+    """It is text."""
+    closes = not turn.roles.of[hit].isdisjoint((Role.CLOSER, Role.CLOSES))
+    turn.quoted -= 1 if closes and turn.quoted else 0
+    turn.span.write(turn.reader.take(len(hit)))
+
+
 def _write_code(turn: TextTurn, hit: str) -> None:
     """It is text; code begins, or is over."""
     turn.in_code = not turn.in_code
@@ -630,10 +689,13 @@ def _drop(turn: TextTurn, hit: str) -> None:
 
 IN_TEXT = (
     Row(Role.CUT, _always, _leave_out_rest),
+    Row(Role.BARE, _shows_call, _write, ends=False),
     Row(Role.BARE, _always, _read_bare),
     Row(Role.WHOLE, _whole_calls_stand, _read_whole),
     Row(Role.CODE, _always, _write_code, ends=False),
+    Row(Role.PART, _is_shown, _write, ends=False),
     Row(Role.CALLS, _stands_in_code, _write_opening, ends=False),
+    Row(Role.CALLS, _shows_call, _write_opening, ends=False),
     Row(Role.OPENS, _stands_in_code, _write_opening, ends=False),
     Row(Role.ELEMENT, _always, _write_opening, ends=False),
     Row(Role.CLOSER, _is_owed, _close_owed),
@@ -653,7 +715,7 @@ IN_TEXT = (
     Row(Role.ANSWER_END, _always, _skip),
     Row(Role.ANSWER, _always, _skip),
     Row(Role.LONE, _before_text, _skip),
-    Row(Role.CLOSES, _quotes_call, _write, ends=False),
+    Row(Role.STRAY, _stands_in_code, _write_in_code, ends=False),
     Row(Role.CONTROL, _always, _drop, ends=False),
     Row(Role.STRAY, _closes_what_was_text, _write_closing, ends=False),
     Row(Role.STRAY, _no_quote_before, _drop, ends=False),
@@ -667,8 +729,9 @@ IN_TEXT = (
 
 IN_REASONING = (
     Row(Role.CUT, _always, _leave_reasoning_cut),
-    Row(Role.CLOSES, _quotes_call, _write, ends=False),
+    Row(Role.CLOSES, _is_shown, _write, ends=False),
     Row(Role.CLOSES, _always, _close_reasoning),
+    Row(Role.OTHER, _is_shown, _write, ends=False),
     Row(Role.OTHER, _always, _end_reasoning),
     Row(Role.CALLS, _begins_no_draft, _interrupt_reasoning),
 )

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from attacks.markup_values import families
-from attacks.slips import judged, quoted_call
+from attacks.slips import judged, left_open, quoted_call, shown_turn
 from cases import writer
 from cases.canonical import Call, Turn
 from cases.parsing_cases import families_where, feed_pieces, pieces, run, splits
@@ -16,6 +16,7 @@ from engine.formats.parsing import Parser
 from engine.formats.parsing.lookahead import DraftTrial
 from engine.formats.parsing.quoting import Quoting
 from engine.formats.parsing.reader import Gen
+from engine.formats.parsing.shown import ASIDE
 from engine.tools import as_tools
 from engine.types.events import fold
 
@@ -69,6 +70,58 @@ def test_a_call_quoted_in_code_is_not_run_in_any_family(family: str) -> None:
     for tokens in (False, True) * 12:
         slip = replace(quoted_call(family, format_, chance), tokens=tokens)
         assert not judged(slip), (judged(slip), slip)
+
+
+@pytest.mark.parametrize("family", families())
+def test_a_turn_shown_in_code_is_not_run_and_code_left_open_holds_no_call(family: str) -> None:
+    format_, chance = builtin_families().get(family).format, random.Random(family)
+    for tokens in (False, True) * 8:
+        for kind in (shown_turn, left_open):
+            slip = replace(kind(family, format_, chance), tokens=tokens)
+            assert not judged(slip), (judged(slip), slip)
+
+
+def test_a_message_that_an_answer_shows_in_code_is_text() -> None:
+    answer = "So:\n\n```text\n<|start|>assistant<|channel|>final<|message|>Hi.<|end|>\n```\nThat is all."
+    for chunks in splits(answer + "<|return|>"):
+        parser = Parser("gpt-oss", "<|start|>assistant<|channel|>final<|message|>", tools=[TOOL])
+        assert fold(run(parser, chunks)).content == answer
+
+
+def test_what_is_held_behind_the_end_of_reasoning_in_open_code() -> None:
+    """A few words, for want of a call; then the answer passes."""
+    parser = Parser("qwen3", "<think>\n", tools=[TOOL])
+    parser.feed("So:\n\n```py\nx = 1\n</think>\n\n")
+    assert not parser.in_reasoning
+    answer = "word " * (ASIDE // 5)
+    assert parser.feed(answer[:-2]) == []
+    assert "".join(getattr(event, "text", "") for event in parser.feed(" more")).endswith("more")
+    assert [getattr(event, "text", "") for event in parser.feed(" words")] == [" words"]
+
+
+@pytest.mark.parametrize(
+    ("behind", "is_shown"),
+    [
+        ("```", False),  # it holds all of the turn
+        ("```\nbut no.", True),
+        ("", False),
+    ],
+)
+def test_a_fence_that_begins_reasoning_may_hold_the_whole_turn(behind: str, is_shown: bool) -> None:
+    call = '<tool_call>\n{"name": "trip", "arguments": {"to": "Rome"}}\n</tool_call>\n'
+    for chunks in splits(f"```xml\nI go.\n</think>\n{call}{behind}"):
+        turn = fold(run(Parser("qwen3", "<think>\n", tools=[TOOL]), chunks))
+        assert len(turn.tool_calls) == (not is_shown)
+
+
+def test_a_constraint_sees_the_call_behind_the_end_of_reasoning_in_open_code() -> None:
+    """It holds the call, since reasoning may be over; if it is not, reasoning goes on."""
+    begun = "So:\n\n```xml\n</think>\n"
+    parser = Parser("qwen3", "<think>\n", tools=[TOOL])
+    parser.feed(begun + '<tool_call>\n{"name"')
+    assert (parser.in_reasoning, parser.call_start) == (False, len(begun))
+    parser.feed(': "trip", "arguments": {}}\n</tool_call>\n```\nbut')
+    assert (parser.in_reasoning, parser.call_start) == (True, None)
 
 
 @families_where(

@@ -22,6 +22,7 @@ from engine.tools import as_tools
 from engine.types.completion import Completion
 from engine.types.events import fold
 from engine.types.prompt import Piece
+from engine.types.sampling import FinishReason
 
 WIDTHS = (1, 3, 7, 1000)
 KEYS = ("arguments", "parameters", "args", "input", "params", "kwargs", "tool_input")
@@ -76,6 +77,7 @@ class Slip:
     prefix: str = ""
     tokens: bool = False
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    finish: FinishReason = "stop"
 
     def read(self, width: int) -> Completion:
         """The reading, text fed in pieces of that many characters."""
@@ -89,7 +91,7 @@ class Slip:
             for part in ([text] if special else [text[at : at + width] for at in range(0, len(text), width)])
             for event in parser.feed(part, special)
         ]
-        return fold([*events, *parser.close()])
+        return fold([*events, *parser.close(self.finish)])
 
 
 def drawn(family: str, chance: random.Random) -> Slip:
@@ -171,6 +173,67 @@ def quoted_call(family: str, format_: Format, chance: random.Random) -> Slip:
     return Slip("quoted in reasoning", family, output, (), (*kept, "So be it."), prefix=prefix)
 
 
+FENCES = (
+    "So the form is:\n\n```text\n{}\n```\nbut I must not.",
+    "So the form is:\n\n````\n{}\n````\nbut I must not.",
+    "```text\n{}\n```\nbut I must not.",
+    "- so:\n  ```\n{}\n  ```\n- but I must not.",
+    "So:\n\n```text\nUse:\n```sh\nls\n```\n{}\n```\nbut I must not.",
+)
+INLINE = ("It is `{}` but I must not.", "It is ``x {}``, but I must not.")
+
+
+def shown_turn(family: str, format_: Format, chance: random.Random) -> Slip:
+    """A turn that a text shows in code: in reasoning from its closing mark on, in an answer all of it."""
+    if format_.reasoning is None or not (format_.tools or format_.channels):
+        return _answer(family, format_, chance)
+    call, close = Call("wipe", '{"to": "all"}'), format_.reasoning.close.strip()
+    late = chance.random() < 0.1  # then the mark acts, and only the call is shown
+    parts = chance.choice(((call,), (call,), ("Fine.", call))) if not late else (("Fine. " * 60).strip(), call)
+    if not late and chance.random() < 0.3:
+        shown = writer.written(Turn("", parts, "I go."), format_).strip()
+        text = chance.choice(FENCES[:2]).replace("{}", shown)
+        turn = Turn("", (text,))
+        output, prefix = writer.written(turn, format_), writer.prefix(turn, format_)
+        return Slip("turn shown in content", family, output, (), ("I must not", shown), prefix=prefix)
+    rest = writer.written(Turn("", parts), format_).strip()
+    shown = close + chance.choice(("\n", "\n\n", "")) + rest
+    text = chance.choice(FENCES[:-1] if late else FENCES).replace("{}", shown)
+    if not late and "\n\n" not in shown and "`" not in shown and chance.random() < 0.3:
+        mention = f"I close with `{close}` and then `{rest}`, but I must not."
+        several = format_.channels is not None or close == format_.content[1].strip()
+        text = chance.choice((*INLINE, INLINE[0] if several else mention)).replace("{}", shown)
+    opened: Literal["", "open"] = "" if format_.reasoning.implicit else chance.choice(("", "open"))
+    turn = Turn("", ("So be it.",), text, opened)
+    output, prefix = writer.written(turn, format_), writer.prefix(turn, format_)
+    if not late and chance.random() < 0.2:
+        end = output.index(rest) + len(rest)
+        cut = output[: chance.randrange(end, output.index("I must not"))]
+        return Slip("turn shown, cut", family, cut, (), ("all",), prefix=prefix, finish="length")
+    if late:
+        return Slip("turn shown late", family, output, (), ("I must not", "So be it.", "all"), prefix=prefix)
+    kept = ("I must not", "So be it.", *(part for part in (shown, close, rest) if part in text))
+    return Slip("turn shown in reasoning", family, output, (), kept, prefix=prefix)
+
+
+LEFT_OPEN = ("So:\n\n```py\nx = 1\n", "```\nx = 1", "I use `x", "So:\n\n```sh\nls\n```\n\n```py\nx = 1\n\nDone.")
+_ANSWERS = ("", "Fine.", "Fine:\n\n```py\nx = 2\n```\nSo.", "Fine:\n\n```\nx\n```\nSo.", "Fine. " * 60)
+
+
+def left_open(family: str, format_: Format, chance: random.Random) -> Slip:
+    """Reasoning that leaves code open, and then is over: a call behind it is meant."""
+    call = Call("wipe", '{"to": "all"}')
+    answer = chance.choice(_ANSWERS).strip()
+    parts = tuple(part for part in (answer, chance.choice((call, None))) if part)
+    turn = Turn("", parts or (call,), chance.choice(LEFT_OPEN))
+    if format_.reasoning is None or not writer.applies(turn, format_):
+        return _answer(family, format_, chance)
+    calls = call in turn.parts
+    kept = ("x = 1" if "x = 1" in turn.reasoning else "I use", answer, *(('{"to": "all"}wipe',) if calls else ()))
+    meant = ((call.name, {"to": "all"}),) if calls else ()
+    return Slip("code left open", family, writer.written(turn, format_), meant, kept, answer)
+
+
 def _name(family: str, format_: Format, chance: random.Random) -> Slip:
     """A call cut in its name, which is another tool's then, and tools with odd names."""
     if chance.random() < 0.5:
@@ -223,4 +286,12 @@ def prose_in_a_gap(family: str, format_: Format, chance: random.Random) -> Slip:
     return Slip("prose in a gap", family, output[:at] + whole + output[at:], (("trip", values),), kept)
 
 
-KINDS: Sequence[Callable[[str, Format, random.Random], Slip]] = (_envelope, quoted_call, _name, _answer, prose_in_a_gap)
+KINDS: Sequence[Callable[[str, Format, random.Random], Slip]] = (
+    _envelope,
+    quoted_call,
+    shown_turn,
+    left_open,
+    _name,
+    _answer,
+    prose_in_a_gap,
+)
