@@ -1,6 +1,7 @@
 """JSON answers that would be cut: what is open is closed in the last tokens, and no object gets a key twice."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -71,6 +72,19 @@ def test_every_answer_is_complete_whatever_a_model_repeats(schema: Any, wishes: 
     assert (whole.finish_reason == "length") == (whole.parse_error is not None)
     assert whole.usage is not None
     assert whole.usage.completion_tokens <= most
+
+
+@pytest.mark.parametrize(
+    "pattern", ["^[a-z.]+@[a-z.]+$", "^[a-z]*-[0-9]+/[a-z]*x$", r"^(?:[a-z][0-9])*#\w{3}$", r"^[^:]+: \[\d+\]$"]
+)
+@pytest.mark.parametrize("wishes", ["a", "a1", ".-0", "é "])
+def test_a_text_with_a_pattern_is_completed_from_anywhere(pattern: str, wishes: str) -> None:
+    """Also where the sign that leads to its end was never written."""
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}, "required": ["a"]}
+    for most in (30, 41, 90):
+        whole = answer('{"a":"' + wishes * 60, JsonSchema(schema), most)
+        assert whole.parsed is not None, whole.content
+        assert re.search(pattern, whole.parsed["a"]), whole.content
 
 
 def test_what_the_model_reaches_by_itself_is_left_alone() -> None:

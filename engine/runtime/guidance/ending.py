@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from time import thread_time
 
-from engine.runtime.guidance.matcher import Matcher
+from engine.runtime.guidance.matcher import Matcher, masks
 from engine.support.errors import RequestError
 
 _IN_STRING = ('"',)
@@ -13,6 +13,8 @@ _BETWEEN = ("}", "]", '"', "\n", ",", ":", "0", "null", "false", "{", "[")
 before what closes, where the answer is laid out over lines."""
 _CLOSERS = frozenset(b'"]} \n')
 _MOST_TOKENS = 256
+_MOST_LOOKS = 200
+"""At what may follow a byte, on one way."""
 _MOST_SECONDS = 2.0
 """Of processor time that one turn may spend on looking for endings: the engine's thread serves others, too."""
 _EARLY = 2
@@ -84,26 +86,50 @@ def ending(matcher: Matcher) -> list[int] | None:
     """Returns few tokens that complete a JSON answer: what is open is closed, and required members get the shortest
     values. None if none were found. Changes nothing."""
     try:
-        return _found(matcher.copy())
+        return _Way(matcher.copy()).found()
     except RequestError:  # too ambiguous on this way, which the model need not go
         return None
 
 
-def _found(matcher: Matcher) -> list[int] | None:
-    assert matcher.json is not None, "only a JSON answer is closed"
-    found: list[int] = []
-    while matcher.json.is_open or not matcher.accepts:
-        new = matcher.forced() or _next(matcher, _IN_STRING if matcher.json.in_string else _BETWEEN)
-        if not new or len(found) > _MOST_TOKENS:
-            return None
-        found += new
-    return found
+class _Way:
+    """Looks for an ending from a place of its own."""
 
+    def __init__(self, matcher: Matcher) -> None:
+        self._matcher = matcher
+        self._seen: set[bytes] = set()
+        """What could follow at places of this way."""
+        self._looks = _MOST_LOOKS
 
-def _next(matcher: Matcher, first: Sequence[str]) -> list[int]:
-    """Advance by the first of these texts that is allowed, else by a single byte."""
-    table = matcher.table
-    for wanted in (*(table.tokens(each) for each in first), *([token] for token in table.single_bytes)):
-        if wanted and len(matcher.allowed(wanted)) == len(wanted) and all(map(matcher.consume, wanted)):
-            return wanted
-    return []
+    def found(self) -> list[int] | None:
+        matcher = self._matcher
+        assert matcher.json is not None, "only a JSON answer is closed"
+        found: list[int] = []
+        while matcher.json.is_open or not matcher.accepts:
+            new = matcher.forced() or self._next(_IN_STRING if matcher.json.in_string else _BETWEEN)
+            if not new or len(found) > _MOST_TOKENS:
+                return None
+            found += new
+        return found
+
+    def _next(self, first: Sequence[str]) -> list[int]:
+        """Advance by the first of these texts that is allowed, else by a single byte."""
+        matcher, table = self._matcher, self._matcher.table
+        for wanted in (table.tokens(each) for each in first):
+            if wanted and len(matcher.allowed(wanted)) == len(wanted) and all(map(matcher.consume, wanted)):
+                return wanted
+        single = [token for token in table.single_bytes if matcher.allowed([token])]
+        token = next(filter(self._leads_on, single), single[0] if single else None)
+        return [token] if token is not None and matcher.consume(token) else []
+
+    def _leads_on(self, token: int) -> bool:
+        """Whether behind this token something can follow that could not so far: letters for ever lead to no "@"."""
+        if not self._looks:
+            return False
+        self._looks -= 1
+        then = self._matcher.copy()
+        if not then.consume(token):
+            return False
+        (follows,) = masks([then])
+        before = len(self._seen)
+        self._seen.add(follows.tobytes())
+        return len(self._seen) > before
