@@ -177,7 +177,7 @@ class Index:
             key = read.key
         except BadRowError as error:
             key = bad_key(line, number)
-            read = bad_line(key, self.kind or "simple", error.name, error.columns, str(error))
+            read = bad_line(key, self.kind or "simple", error.name, error.columns, str(error), self._defaults.result)
         if key != self._keys[index]:
             raise EngineError(f"{self._source.name} changed at line {number} while it was read. Run it again.")
         return read

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, Unpack, cast, overload
@@ -24,8 +25,18 @@ from engine.batch.bodies import Texts, Turn, checked_turn
 from engine.batch.column_prompt import column_prompt
 from engine.batch.files import Files
 from engine.batch.index import Index, Plan
+from engine.batch.judged import Asked, Judged, asked_of
 from engine.batch.lines import Lines
-from engine.batch.rows import ROW_ERRORS, Defaults, Row, answer_line, body_line, check_columns, failure_line
+from engine.batch.rows import (
+    ROW_ERRORS,
+    Defaults,
+    Row,
+    answer_line,
+    body_line,
+    check_columns,
+    decision_line,
+    failure_line,
+)
 from engine.batch.source import RowsLike, Source, input_identity
 from engine.batch.table import Added, Table, added_columns, joined
 from engine.batch.tabular import Frame, is_frame, pyarrow
@@ -41,10 +52,13 @@ from engine.support.errors import (
     RequestError,
     shown,
 )
+from engine.support.offloop import cancellable
 from engine.support.printed import Printed
 from engine.support.screens import Screen, duration_text, screen_for
 from engine.tools import ToolLike, as_tools
+from engine.turns.calibration import Calibration
 from engine.turns.options import TurnOptions, refuse_unknown
+from engine.turns.questions import QuestionsLike
 from engine.types.answer_formats import JsonSchema
 from engine.types.completion import Usage
 
@@ -115,6 +129,9 @@ class BatchOptions(TurnOptions, total=False):
     - `prompt`: a text around columns, `"Extract: {text}"`, which makes the prompt of each row; a brace itself is
       doubled. `prompt_column`: the column that is the prompt. Without both a row has `prompt` or `messages`.
     - `schema`: a JSON Schema (a dictionary) or a type, short for `response_format`; in tables its fields are columns.
+    - `decide`: questions about each row, as `Engine.decide` takes them: rows are judged, nothing is generated, and in
+      tables the answers are columns, with their probabilities. `calibration`: what `Calibration.fit` made of your own
+      answers to them.
     - `errors`: the file of failed rows; by default the output with `.errors` before its suffix.
     - `tools`, `system`: for rows without their own (`system` for simple rows only).
     - `skip_bad`: rows that are not valid become failed rows. `retry_failed`: compute failed rows again.
@@ -131,6 +148,8 @@ class BatchOptions(TurnOptions, total=False):
     prompt: str | None
     prompt_column: str | None
     schema: Any
+    decide: "QuestionsLike | None"
+    calibration: Calibration | None
     errors: str | Path | None
     tools: Sequence[ToolLike] | None
     system: str | None
@@ -281,8 +300,8 @@ def _ran(
 _OWN = BatchOptions.__annotations__.keys() - TurnOptions.__annotations__.keys()
 
 
-def _added(defaults: Defaults) -> Added:
-    return added_columns(defaults.options.get("response_format"), defaults.tools)
+def _added(defaults: Defaults) -> Added | Asked:
+    return defaults.asked or added_columns(defaults.options.get("response_format"), defaults.tools)
 
 
 def _checked(options: BatchOptions) -> _Settings:
@@ -298,18 +317,36 @@ def _checked(options: BatchOptions) -> _Settings:
             raise RequestError("Both schema= and response_format= are given; they say the same: leave one out.")
         is_schema = isinstance(schema, Mapping | bool)
         turn["response_format"] = JsonSchema(cast("Any", schema)) if is_schema else schema
+    given = [name for name, value in {**turn, "tools": own.get("tools") or None}.items() if value is not None]
+    asked = _asked(own.pop("decide", None), own.pop("calibration", None), given)
     example = checked_turn("?", own.pop("tools", None), turn)
     prompt = column_prompt(own.pop("prompt", None), own.pop("prompt_column", None))
-    settings = _Settings(Defaults(example.options, example.tools, own.pop("system", None), prompt), **own)
+    defaults = Defaults(example.options, example.tools, own.pop("system", None), prompt, asked=asked)
+    settings = _Settings(defaults, **own)
     if settings.in_flight < 1:
         raise RequestError(f"in_flight={settings.in_flight} is not valid; give 1 or more.")
     return settings
 
 
+_JUDGED = frozenset({"adapters", "cache_salt"})
+"""The options of turns that hold for rows that are judged."""
+
+
+def _asked(questions: object, calibration: object, given: Sequence[str]) -> Asked | None:
+    """Returns what is asked about each row; None where rows are answered. `given`: the options of turns."""
+    if questions is None:
+        if calibration is not None:
+            raise RequestError("calibration= is for questions: give them with decide=, or leave it out.")
+        return None
+    if idle := sorted(set(given) - _JUDGED):
+        raise RequestError(f"decide= generates nothing, so that {idle[0]}= says nothing; leave one of them out.")
+    return asked_of(questions, calibration)
+
+
 def _computed(llm: Engine | Engines, files: Files, index: Index, progress: "_Progress", settings: _Settings) -> Report:
     """Run the work in threads until it is over; only this thread receives interrupts."""
     before = Report(index.plan().total, index.count("done"), index.count("failed"))
-    work = _Work(llm, index.work(group=settings.group), files.out, files.errors, before)
+    work = _Work(llm, index.work(group=settings.group), files.out, files.errors, before, settings.defaults)
     in_flight = min(settings.in_flight, max(1, before.left))
     synced = time.monotonic()
     with ThreadPoolExecutor(in_flight, thread_name_prefix="batch") as pool:
@@ -347,9 +384,16 @@ class _Work:
     """What the threads share: the remaining rows, the running requests, the sums."""
 
     def __init__(
-        self, llm: Engine | Engines, rows: Iterator[Row | bytes], out: Lines, errors: Lines, before: Report
+        self,
+        llm: Engine | Engines,
+        rows: Iterator[Row | bytes],
+        out: Lines,
+        errors: Lines,
+        before: Report,
+        defaults: Defaults,
     ) -> None:
         self._llm = llm
+        self._asked, self._options = defaults.asked, dict(defaults.options)
         self._name = "" if isinstance(llm, Engines) else _model_name(llm)
         self._rows = rows
         self._out = out
@@ -396,11 +440,12 @@ class _Work:
                 continue
             try:
                 request, model = row.request, self._model(row.request.model)
-                answered = (
-                    self._vectors(row, request, model)
-                    if isinstance(request, Texts)
-                    else self._turn(row, request, model)
-                )
+                if isinstance(request, Judged):
+                    answered = self._decision(row, request, model)
+                elif isinstance(request, Texts):
+                    answered = self._vectors(row, request, model)
+                else:
+                    answered = self._turn(row, request, model)
             except ROW_ERRORS as error:
                 self._fail(failure_line(row, error))
                 continue
@@ -456,6 +501,20 @@ class _Work:
             raise
         usage = Usage(prompt_tokens=sum(vectors.tokens))
         return _Answered(body_line(row, embedding.whole(vectors)), [usage])
+
+    def _decision(self, row: Row, judged: Judged, model: tuple[str, Engine]) -> _Answered | None:
+        """Returns the answers to the questions about a row; None if the work was cancelled."""
+        asked, (_, llm) = self._asked, model
+        assert asked is not None, "a row is judged because something is asked"
+        decide = partial(llm.decide, judged.messages, asked.questions, calibration=asked.calibration, **self._options)
+        with cancellable() as call, self._under_way([call]):
+            try:
+                decision = self._admitted(decide)
+            except EngineError:
+                if self._cancelled.is_set():
+                    return None
+                raise
+        return None if decision is None else _Answered(decision_line(row, decision), [decision.usage])
 
     def _started(self, turn: Turn, llm: Engine) -> list[Stream]:
         options = dict(turn.options)
@@ -519,7 +578,7 @@ def _fingerprint(llm: Engine | Engines, defaults: Defaults, plan: Plan) -> dict[
     fingerprint = {
         "version": _VERSION,
         **facts,
-        "options": dict(defaults.options),
+        "options": {**defaults.options, **({"decide": defaults.asked.plain} if defaults.asked else {})},
         "tools": [tool.openai() for tool in as_tools(defaults.tools)],
         "system": defaults.system,
         "prompt": defaults.prompt.text if defaults.prompt is not None else None,

@@ -16,6 +16,7 @@ from pydantic_core import to_jsonable_python
 
 from engine.batch.bodies import EMBEDDINGS, ENDPOINTS, Texts, Turn, checked_turn, read_body, read_texts, timings
 from engine.batch.column_prompt import ColumnPrompt
+from engine.batch.judged import Asked, Judged, decision_object
 from engine.openai.choices import usage_object
 from engine.openai.parameters import Json
 from engine.support.errors import (
@@ -29,13 +30,15 @@ from engine.support.errors import (
 )
 from engine.tools import ToolLike, refuse_constant
 from engine.types.completion import Completion
+from engine.types.conversation import conversation_of
+from engine.types.decisions import Decision
 from engine.types.parts import whole_characters
 
 Kind: TypeAlias = Literal["openai", "simple"]
 
 ROW_ERRORS = (RequestError, ContextOverflowError, TemplateError, DecodeError)
 """Errors that fail one row; other errors of the engine stop the batch."""
-_RESERVED = ("request_id", "completion", "error")
+_RESERVED = ("request_id", "error")
 _OPENAI = frozenset({"custom_id", "method", "url", "body"})
 _PREFIX = "batch_req_"
 _ID = re.compile(_PREFIX + "([0-9a-f]{32})")
@@ -51,7 +54,7 @@ class Row:
     name: str
     key: bytes
     kind: Kind
-    request: Turn | Texts
+    request: Turn | Texts | Judged
     columns: Mapping[str, Any]
 
 
@@ -67,13 +70,20 @@ class BadRowError(RequestError):
 @dataclass(frozen=True, slots=True)
 class Defaults:
     """What holds for every row without its own: options of `Engine.stream`, tools, a system message. `prompt` makes the
-    prompts of simple rows; `added`: the columns that the batch adds to a table."""
+    prompts of simple rows; `added`: the columns that the batch adds to a table. `asked`: rows are judged by these
+    questions, and nothing is generated."""
 
     options: Mapping[str, Any]
     tools: tuple[ToolLike, ...] = ()
     system: str | None = None
     prompt: ColumnPrompt | None = None
     added: tuple[str, ...] = ()
+    asked: Asked | None = None
+
+    @property
+    def result(self) -> str:
+        """The name of what a simple row's line says of it."""
+        return "completion" if self.asked is None else "decision"
 
 
 def check_columns(table: str, columns: Sequence[str], defaults: Defaults) -> None:
@@ -93,7 +103,7 @@ def check_columns(table: str, columns: Sequence[str], defaults: Defaults) -> Non
 
 def _check_free(columns: Collection[str], defaults: Defaults) -> None:
     """Raise RequestError for a column of a simple row that the batch writes itself."""
-    if taken := [name for name in (*_RESERVED, *defaults.added) if name in columns]:
+    if taken := [name for name in (*_RESERVED, defaults.result, *defaults.added) if name in columns]:
         raise RequestError(f'The batch writes a column "{taken[0]}" of its own; rename yours.')
 
 
@@ -105,7 +115,7 @@ def parse_row(raw: bytes, number: int, defaults: Defaults) -> Row:
         is_simple = defaults.prompt is not None or not _OPENAI & columns.keys() - {"custom_id"}
         kind: Kind = "simple" if is_simple else "openai"
         name = _name(columns, kind, number)
-        request = (_openai_request if kind == "openai" else _simple_turn)(columns, defaults)
+        request = (_openai_request if kind == "openai" else _simple_request)(columns, defaults)
         key = digest(dump({**columns, "custom_id": name}, sort_keys=True))
     except RequestError as error:
         label = _text_of(columns.get("custom_id"))
@@ -171,6 +181,8 @@ def _openai_request(columns: Mapping[str, Any], defaults: Defaults) -> Turn | Te
         )
     if columns.get("method") != "POST":
         raise RequestError(f'"method" is {shown(columns.get("method"))}; it must be "POST".')
+    if defaults.asked is not None:
+        raise RequestError('A row that is judged (decide=) has a "prompt" or "messages"; this one has OpenAI\'s form.')
     url, body = columns.get("url"), columns.get("body")
     if not isinstance(url, str):
         raise RequestError(f'"url" is {_kind_of(url)}; it must be one of {", ".join(ENDPOINTS)}.')
@@ -181,7 +193,7 @@ def _openai_request(columns: Mapping[str, Any], defaults: Defaults) -> Turn | Te
     return read_body(url, cast("Json", body), defaults.options, defaults.tools)
 
 
-def _simple_turn(columns: Mapping[str, Any], defaults: Defaults) -> Turn:
+def _simple_request(columns: Mapping[str, Any], defaults: Defaults) -> Turn | Judged:
     _check_free(columns, defaults)
     if defaults.prompt is None:
         prompt, messages = columns.get("prompt"), columns.get("messages")
@@ -195,17 +207,22 @@ def _simple_turn(columns: Mapping[str, Any], defaults: Defaults) -> Turn:
         raise RequestError(f'"messages" is {_kind_of(messages)}; it must be a list.')
     conversation = [{"role": "user", "content": prompt}] if messages is None else cast("list[Any]", messages)
     system = [] if defaults.system is None else [{"role": "system", "content": defaults.system}]
+    if defaults.asked is not None:
+        return Judged(conversation_of([*system, *conversation]))
     return checked_turn([*system, *conversation], defaults.tools, defaults.options)
 
 
-def sort_key(turn: Turn | Texts) -> bytes:
+def sort_key(turn: Turn | Texts | Judged) -> bytes:
     """Returns 27 bytes that sort turns with the same beginning next to one another: digests of the first 256, 512, ..
     65,536 characters of what the model sees, tools first. Texts keep their order: no prefix is reused for vectors."""
     if isinstance(turn, Texts):
         return bytes(3 * len(_ENDS))
+    before: list[Any] = []
+    if isinstance(turn, Turn):
+        shown = {name: repr(value) for name, value in turn.options.items() if name in ("reasoning", "template_kwargs")}
+        before = [[tool.openai() for tool in turn.tools], shown]
     prompt = [
-        [tool.openai() for tool in turn.tools],
-        {name: repr(value) for name, value in turn.options.items() if name in ("reasoning", "template_kwargs")},
+        *before,
         [message.model_dump(exclude={"parts"}, exclude_defaults=True) for message in turn.messages],
     ]
     text = json.dumps(prompt, default=repr).encode()
@@ -237,30 +254,39 @@ def answer_line(row: Row, turn: Turn, model: str, completions: Sequence[Completi
         "usage": usage_object([whole.usage]),
         "timings": timings([whole]),
     }
-    return _simple_line(row.key, row.name, row.columns, completion, None)
+    return _simple_line(row.key, row.name, row.columns, {"completion": completion}, None)
+
+
+def decision_line(row: Row, decision: Decision[Any]) -> bytes:
+    """Returns the output line of a row that was judged."""
+    return _simple_line(row.key, row.name, row.columns, {"decision": decision_object(decision)}, None)
 
 
 def failure_line(row: Row, error: EngineError) -> bytes:
     """Returns the error line of a row that failed, in OpenAI's form: a response with the status that a server would
     send."""
     message = " ".join(str(error).split())
-    if row.kind == "openai":
+    if row.kind == "openai" and not isinstance(row.request, Judged):
         problem = row.request.problem(error)
         body = {"error": {**problem.body()["error"], "message": message}}
         return _openai_line(row.key, row.name, _response(row.key, problem.status, body), None)
-    return _simple_line(row.key, row.name, row.columns, None, {"code": type(error).__name__, "message": message})
+    result = "decision" if isinstance(row.request, Judged) else "completion"
+    failure = {"code": type(error).__name__, "message": message}
+    return _simple_line(row.key, row.name, row.columns, {result: None}, failure)
 
 
-def bad_line(key: bytes, kind: Kind, name: str | None, columns: Mapping[str, Any], message: str) -> bytes:
+def bad_line(
+    key: bytes, kind: Kind, name: str | None, columns: Mapping[str, Any], message: str, result: str = "completion"
+) -> bytes:
     """Returns the error line of a row that was not valid and never ran."""
     error = {"code": "invalid_row", "message": message}
     if kind == "openai":
         return _openai_line(key, name, None, error)
-    carried = {column: value for column, value in columns.items() if column not in _RESERVED}
+    carried = {column: value for column, value in columns.items() if column not in (*_RESERVED, result)}
     try:
-        return _simple_line(key, name, carried, None, error)
+        return _simple_line(key, name, carried, {result: None}, error)
     except RequestError:  # nested deeper than can be written
-        return _simple_line(key, name, {}, None, error)
+        return _simple_line(key, name, {}, {result: None}, error)
 
 
 def _response(key: bytes, status: int, body: Json) -> Json:
@@ -272,10 +298,10 @@ def _openai_line(key: bytes, name: str | None, response: Json | None, error: Jso
 
 
 def _simple_line(
-    key: bytes, name: str | None, columns: Mapping[str, Any], completion: Json | None, error: Json | None
+    key: bytes, name: str | None, columns: Mapping[str, Any], result: Mapping[str, Json | None], error: Json | None
 ) -> bytes:
     id_ = _PREFIX + key.hex()
-    written = {"custom_id": name, **columns, "request_id": id_, "completion": completion, "error": error}
+    written = {"custom_id": name, **columns, "request_id": id_, **result, "error": error}
     return dump({**written, "custom_id": name}) + b"\n"
 
 

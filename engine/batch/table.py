@@ -15,6 +15,7 @@ from typing import IO, Any, TypeAlias, cast
 from engine.batch.column_prompt import cell_text
 from engine.batch.files import Files
 from engine.batch.index import Index
+from engine.batch.judged import Asked
 from engine.batch.rows import columns_of
 from engine.batch.source import Source
 from engine.batch.tabular import SEPARATORS, arrow_table, is_pandas, is_polars, pyarrow
@@ -45,12 +46,11 @@ class Added:
     def names(self) -> tuple[str, ...]:
         return _ANSWER, *self.fields.values(), *self.parsed, *self.calls, _FINISH, _ERROR
 
-    def cells(self, line: Mapping[str, Any] | None) -> Cells:
-        """Returns the columns of a row: what its line says; None for a row without one."""
-        failure = {"message": _LEFT} if line is None else line["error"]
+    def cells(self, line: Mapping[str, Any] | None, failure: str | None) -> Cells:
+        """Returns the columns of a row: what its line says, or why it has none."""
         cells: Cells = dict.fromkeys(self.names)
         if failure is not None:
-            return {**cells, _ERROR: ": ".join(failure[name] for name in ("code", "message") if name in failure)}
+            return {**cells, _ERROR: failure}
         answer = cast("Mapping[str, Any]", line)["completion"]
         value: Any = answer["parsed"]
         cells |= {
@@ -65,6 +65,12 @@ class Added:
             cells |= {column: _cell(parsed.get(name)) for name, column in known.items()}
         cells |= dict.fromkeys(self.parsed, _cell(cast("object", value)))
         return cells | dict.fromkeys(self.calls, json.dumps(answer["tool_calls"], ensure_ascii=False))
+
+
+def _failure(line: Mapping[str, Any] | None) -> str | None:
+    """Returns why a row has no answer; None for one that has."""
+    failure = {"message": _LEFT} if line is None else line["error"]
+    return None if failure is None else ": ".join(failure[name] for name in ("code", "message") if name in failure)
 
 
 def _one_line(content: str, value: object) -> str:
@@ -103,7 +109,7 @@ def _unformulated(text: str) -> str:
 class Table:
     """The rows of a batch, in the order of the input, each with the line that it got."""
 
-    def __init__(self, source: Source, index: Index, files: Files, added: Added) -> None:
+    def __init__(self, source: Source, index: Index, files: Files, added: Added | Asked) -> None:
         self._source, self._index, self._files, self._added = source, index, files, added
 
     def write(self, file: IO[bytes], path: Path, rows: object, *, quote_formulas: bool = False) -> None:
@@ -138,11 +144,12 @@ class Table:
             for offset, state, place in self._index.outcomes():
                 row = columns_of(self._source.line(offset))
                 if state is None:
-                    yield row, self._added.cells(None)
+                    yield row, self._added.cells(None, _failure(None))
                     continue
                 file = done if state == "done" else failed
                 file.seek(place)
-                yield row, self._added.cells(json.loads(file.readline()))
+                line = json.loads(file.readline())
+                yield row, self._added.cells(line, _failure(line))
 
     def _columns(self) -> list[str]:
         """The names of the input's columns, in the order in which they come."""

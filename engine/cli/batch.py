@@ -1,12 +1,13 @@
 """`llama-engine batch`: its options, its exit codes, how many sequences a batch gets."""
 
 import argparse
+import json
 from collections.abc import Iterator
 from typing import Any
 
 from engine.cli.exit_codes import DISK_FULL, INTERRUPTED, SOME_FAILED, USAGE
 from engine.cli.standard import complain
-from engine.support.errors import BatchInputError, ContextOverflowError, DiskFullError, EngineError
+from engine.support.errors import BatchInputError, ContextOverflowError, DiskFullError, EngineError, RequestError
 from engine.turns.options import LoadOptions
 
 _SEQUENCES = 8
@@ -41,6 +42,15 @@ def add_batch(command: argparse.ArgumentParser) -> None:
         help="a file with a JSON Schema, or MODULE:NAME, a type in a Python module, which is imported: answers fit it, "
         "and in a table its fields are columns",
     )
+    command.add_argument(
+        "--decide",
+        metavar="FILE",
+        help="a file with questions, or MODULE:NAME, a type with fields: rows are judged by them, nothing is "
+        "generated, and in a table the answers are columns, with their probabilities",
+    )
+    command.add_argument(
+        "--calibration", metavar="FILE", help="with --decide: what Calibration.save wrote about the same questions"
+    )
     command.add_argument("-m", "--model", help="as for the other commands; without it the built-in model")
     command.add_argument("--skip-bad", action="store_true", help="write rows that are not valid to the error file")
     command.add_argument("--retry-failed", action="store_true", help="compute the rows in the error file again")
@@ -64,6 +74,7 @@ def batch(options: argparse.Namespace) -> int:
     from engine import batch as batches
     from engine.api.engine import Engine
     from engine.cli import commands
+    from engine.turns.calibration import Calibration
 
     loaded: list[Engine] = []
 
@@ -85,6 +96,8 @@ def batch(options: argparse.Namespace) -> int:
             prompt=options.prompt,
             prompt_column=options.prompt_column,
             schema=None if options.schema is None else commands.schema_of(options.schema),
+            decide=None if options.decide is None else _questions(options.decide),
+            calibration=None if options.calibration is None else Calibration.load(options.calibration),
             system=options.system,
             skip_bad=options.skip_bad,
             retry_failed=options.retry_failed,
@@ -103,6 +116,21 @@ def batch(options: argparse.Namespace) -> int:
         for engine in loaded:
             engine.close()
     return _exit_code(report)
+
+
+def _questions(path: str) -> object:
+    """Returns the questions in a file, a list as `client.decisions.create` takes it, each with a name of its own; or
+    the type that `MODULE:NAME` names."""
+    from engine.cli.commands import read_text
+    from engine.cli.tool_files import named_type
+    from engine.openai.decisions import named_questions
+
+    if (named := named_type(path)) is not None:
+        return named
+    try:
+        return named_questions(json.loads(read_text(path)))
+    except (ValueError, RequestError) as error:
+        raise RequestError(f"{path} has no questions: {error}") from error
 
 
 def _layouts(asked: int | None, rows: int) -> Iterator[LoadOptions]:

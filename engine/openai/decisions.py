@@ -8,10 +8,10 @@ from typing import Any, cast
 from engine.openai.fields import DECISIONS_FIELDS
 from engine.openai.input_call import InputCall
 from engine.openai.parameters import Json, fields_of
-from engine.openai.problems import bad
+from engine.openai.problems import Problem, bad
 from engine.openai.request import Options, Request, read_request
 from engine.openai.response_items import messages_of, stored_items
-from engine.support.errors import RequestError
+from engine.support.errors import RequestError, shown
 from engine.types.completion import Usage
 from engine.types.decisions import (
     MOST_QUESTIONS,
@@ -56,12 +56,29 @@ class DecisionCall(InputCall):
         """Returns the response, once all is read. Raises Problem for what is no question or message, and what
         `Engine.decide` raises."""
         values = self.request.values
-        questions = [_question(item, f"questions[{n}]") for n, item in enumerate(values["questions"])]
+        questions = [question_of(item, f"questions[{n}]") for n, item in enumerate(values["questions"])]
         messages = _messages(values["input"])
         decided = next(iter(self.engine.decider.decisions([messages], questions, self.request.options)))
         names = [item.get("name") for item in values["questions"]]
-        answers = [_answer(name, each) for name, each in zip(names, decided.answers.values(), strict=True)]
-        return {"answers": answers, "model": self.model, "usage": _usage(decided.usage)}
+        answers = [answer_object(name, each) for name, each in zip(names, decided.answers.values(), strict=True)]
+        return {"answers": answers, "model": self.model, "usage": usage_of(decided.usage)}
+
+
+def named_questions(items: object) -> dict[str, Question]:
+    """Returns questions by name, of a list in which each has one. Raises RequestError for what is none."""
+    if not isinstance(items, list):
+        raise RequestError('they are a list: [{"type": "predicate", "name": "angry", "instructions": ...}, ...].')
+    named: dict[str, Question] = {}
+    for number, item in enumerate(cast("list[Any]", items)):
+        try:
+            question = question_of(item, f"[{number}]")
+        except Problem as problem:
+            raise RequestError(problem.message) from problem
+        name = item.get("name")
+        if not name or name in named:
+            raise RequestError(f"[{number}].name is {shown(name)}; each has a name, another than the others.")
+        named[name] = question
+    return named
 
 
 def _messages(value: str | Sequence[Json]) -> list[Message]:
@@ -99,7 +116,8 @@ def _json_text(part: Any, param: str) -> Any:
     return {"type": "input_text", "text": json.dumps(data, ensure_ascii=False, indent=1)}
 
 
-def _question(item: Json, param: str) -> Question:
+def question_of(item: object, param: str) -> Question:
+    """Returns a question of a body. Raises Problem for one that is not valid, with its place."""
     fields = fields_of(item, param)
     kind = fields.get("type")
     known = _FIELDS.get(kind) if isinstance(kind, str) else None
@@ -152,7 +170,8 @@ def _options(value: object, key: str, param: str) -> Any:
     return dict(pairs) if len(dict(pairs)) == len(pairs) else [option for option, _ in pairs]
 
 
-def _answer(name: str | None, answer: Answer) -> Json:
+def answer_object(name: str | None, answer: Answer) -> Json:
+    """Returns an answer of a response."""
     match answer:
         case PredicateAnswer():
             return {"type": "predicate", "name": name, "probability": answer.probability}
@@ -168,7 +187,8 @@ def _answer(name: str | None, answer: Answer) -> Json:
             return {"type": "refusal", "name": name}
 
 
-def _usage(usage: Usage) -> Mapping[str, Any]:
+def usage_of(usage: Usage) -> Mapping[str, Any]:
+    """Returns the usage of a response: nothing is generated."""
     fresh = usage.prompt_tokens - usage.cached_tokens
     return {
         "input_tokens": usage.prompt_tokens,

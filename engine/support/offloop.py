@@ -1,7 +1,8 @@
 """Runs blocking work of the engine in a worker thread while an event loop continues."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
@@ -22,8 +23,8 @@ class _Request(Protocol):
     def cancel(self) -> None: ...
 
 
-class _Call:
-    """A call in a thread, for which a task waits, and the requests that it has started."""
+class Call:
+    """A call in a thread, for which others wait, and the requests that it has started."""
 
     def __init__(self) -> None:
         self.unwanted = False
@@ -31,6 +32,7 @@ class _Call:
         self._requests: WeakSet[_Request] = WeakSet()
 
     def add(self, request: _Request) -> None:
+        """Note a request that was started."""
         with self._lock:
             self._requests.add(request)
             late = self.unwanted
@@ -38,6 +40,7 @@ class _Call:
             request.cancel()
 
     def cancel(self) -> None:
+        """Cancel the requests, also those that it starts from now on."""
         with self._lock:
             self.unwanted = True
             requests = list(self._requests)
@@ -45,7 +48,17 @@ class _Call:
             request.cancel()
 
 
-_call: ContextVar[_Call | None] = ContextVar("call", default=None)
+_call: ContextVar[Call | None] = ContextVar("call", default=None)
+
+
+@contextmanager
+def cancellable() -> Generator[Call]:
+    """Yields what cancels, from any thread, the requests that the block starts in this one."""
+    token = _call.set(call := Call())
+    try:
+        yield call
+    finally:
+        _call.reset(token)
 
 
 async def off_loop(function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
@@ -68,7 +81,7 @@ async def off_loop_or_undo(work: Callable[[], T], undo: Callable[[T], object]) -
     """
     import asyncio
 
-    context, call = copy_context(), _Call()
+    context, call = copy_context(), Call()
     context.run(_call.set, call)
     result = in_thread(lambda: context.run(work))
     done = asyncio.wrap_future(result)

@@ -3,21 +3,25 @@ nothing. The input is read once, as the prefix that all of its questions share."
 
 import json
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from math import exp, log
+from threading import Lock
+from time import monotonic
 from typing import Annotated, Any, TypeAlias, TypedDict, cast
 
 from pydantic import Field
 
 from engine.runtime.adapters.adapters import AdaptersLike
 from engine.runtime.cache.slots import common_prefix
+from engine.runtime.loop.backend import Vocab
 from engine.runtime.media.media import TokensAndMedia
 from engine.runtime.stream.stream import Stream
 from engine.support.errors import ContextOverflowError, RequestError, shown
 from engine.turns.calibration import Calibration, with_probabilities
+from engine.turns.explain_decision import DecisionExplanation, OptionRead
 from engine.turns.manner import CHOICES, STATEMENTS, Form, Way, form_of, measured, values_of
 from engine.turns.model_parts import Lease, ModelParts
 from engine.turns.option_tree import OptionTree, Tokens
@@ -46,9 +50,12 @@ DecisionState: TypeAlias = "MessagesLike | Mapping[str, Any] | Sequence[Any]"
 """What is judged: a text, messages, or any other JSON, which the model sees as text."""
 SMALL = 700_000_000
 """Bytes of weights below which it is measured how a model is asked best."""
+_OUTSIDE = 6
+"""How many tokens that begin no option an explanation tells."""
 _NOTHING = 1e-12
 """So little probability on all options together says nothing about them."""
-_PRIORS = 256  # questions whose answers without an input are remembered
+_PRIORS = 4096
+"""Questions whose answers without an input are remembered: ten inputs' most."""
 
 
 class DecideOptions(TypedDict, total=False):
@@ -66,14 +73,32 @@ class DecideOptions(TypedDict, total=False):
 
 
 @dataclass(slots=True)
-class _Reading:
-    """A question as it is put: its tree of options, and a stream for each branch, or why there is none."""
+class _Put:
+    """A question as it is put to a model: its tree of options, and, if its answer without an input counts against it,
+    what is known of that."""
 
     form: Form
+    spelled: Sequence[Sequence[Tokens]]
     tree: OptionTree
+    prior: "_Prior | None" = None
+
+
+@dataclass(slots=True)
+class _Prior:
+    """What a model answers to a question without an input: known, or being read."""
+
+    key: bytes
+    known: Sequence[float] | None = None
+    reading: "_Reading | None" = None
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A question about one input: a stream for each branch of its options, or why there is none."""
+
+    put: _Put
     streams: dict[Tokens, Stream] = field(default_factory=dict[Tokens, Stream])
     error: ContextOverflowError | None = None
-    prior: "tuple[bytes, _Reading] | None" = None  # the reading of no input, until it is known
 
 
 @dataclass(slots=True)
@@ -92,22 +117,24 @@ class Decider:
         self._ways: dict[str, Way] = {}
         self.losses: dict[str, tuple[float, float]] = {}
         """By kind of question: the log loss on the ten that settled the way, with the options shown and without."""
-        self._priors: OrderedDict[bytes, list[float]] = OrderedDict()
+        self._priors: OrderedDict[bytes, Sequence[float]] = OrderedDict()
+        self._measuring = Lock()
 
     def decisions(self, inputs: Iterable[Any], questions: object, options: DecideOptions) -> Iterator[Decision[Any]]:
         """Yields the decisions about many inputs, in order; some are read while earlier ones are handed out. Raises
         what `Engine.decide` raises, where its turn comes; leaving the loop cancels what is being read."""
         asked, settings = questions_of(questions), turn_settings(options, DecideOptions)
         by = until(settings.deadline)
-        forms: dict[str, Form] = {}
+        puts: dict[str, _Put] = {}
         reads = Reads(settings, by)
         started: deque[_Row] = deque()
         try:
             for given in inputs:
                 with self._lease() as parts:
-                    if not forms:
+                    if not puts:
                         forms = {name: self._form(parts, each.question, by) for name, each in asked.asked.items()}
-                    started.append(self._started(parts, reads, _messages(given), forms))
+                        puts = {name: self._put(parts, reads, form) for name, form in forms.items()}
+                    started.append(self._started(parts, reads, _messages(given), puts))
                     most = parts.service.info.n_sequences
                 if len(started) > most:
                     yield self._decision(reads, started.popleft(), asked, options)
@@ -126,56 +153,98 @@ class Decider:
         if parts.info is None or parts.info.size_bytes >= SMALL:
             return "shown"
         if kind not in self._ways:
-            reads = Reads(PLAIN, by)
+            left = -1 if by is None else max(0.0, by - monotonic())
+            if not self._measuring.acquire(timeout=left):
+                raise TimeoutError("How the model is asked best was not measured before the decision's deadline.")
             try:
-                self._ways[kind], self.losses[kind] = measured(
-                    STATEMENTS if kind == "statements" else CHOICES,
-                    lambda asked: [self._probed(parts, reads, text, form) for text, form in asked],
-                )
+                if kind not in self._ways:
+                    self._measure(parts, kind, by)
             finally:
-                reads.cancel()
+                self._measuring.release()
         return self._ways[kind]
 
-    def explained(self, given: Any, question: Question) -> tuple[Form, Tokens]:
-        """Returns how a question about an input is put to this model, and the tokens before its answer."""
-        with self._lease() as parts:
-            form = self._form(parts, question)
-            tokens, _ = _prompt(parts, _messages(given), form.text)
-        return form, tokens
+    def _measure(self, parts: ModelParts, kind: str, by: float | None) -> None:
+        reads = Reads(PLAIN, by)
+        try:
+            way, losses = measured(
+                STATEMENTS if kind == "statements" else CHOICES,
+                lambda asked: [self._probed(parts, reads, text, form) for text, form in asked],
+            )
+        finally:
+            reads.cancel()
+        self.losses[kind] = losses
+        self._ways[kind] = way
 
-    def _probed(self, parts: ModelParts, reads: Reads, text: str, form: Form) -> list[float]:
-        row = self._started(parts, reads, _messages(text), {"": form})
+    def explain(self, state: DecisionState, question: object) -> DecisionExplanation:
+        """Returns how one question about an input is put to this model, and what is read. Raises what `Engine.decide`
+        raises."""
+        asked = questions_of(question)
+        if len(asked.asked) != 1:
+            raise RequestError(f"explain() takes one question; got {len(asked.asked):,}.")
+        [typed], messages, reads = asked.asked.values(), _messages(state), Reads(PLAIN, None)
+        try:
+            with self._lease() as parts:
+                put = self._put(parts, reads, self._form(parts, typed.question))
+                tokens, media = _prompt(parts, messages, put.form.text)
+                row = self._started(parts, reads, messages, {"": put})
+                first = put.tree.branches[0].children
+                outside = parts.service.score(tokens, first[:1], PLAIN, media, top=len(first) + _OUTSIDE)
+                texts = partial(_texts, parts.service.vocab)
+            reading = row.readings[""]
+            shares, mass = self._read(reads, row, reading)
+            answer = self._answer(reads, row, reading, typed.question)
+            top = [(each.text, exp(each.logprob)) for each in reads.top(outside) if each.token not in first]
+        finally:
+            reads.cancel()
+        kind = "statements" if isinstance(typed.question, Predicate) else "choices"
+        return DecisionExplanation(
+            answer=answer,
+            way="bare" if put.form.relative else "shown",
+            losses=self.losses.get(kind),
+            prompt="".join(texts(tokens)),
+            tokens=tokens,
+            options=tuple(_options_read(put, texts, shares, answer)),
+            mass=mass,
+            outside=tuple(top[:_OUTSIDE]),
+        )
+
+    def _probed(self, parts: ModelParts, reads: Reads, text: str, form: Form) -> Sequence[float]:
+        row = self._started(parts, reads, _messages(text), {"": self._put(parts, reads, form)})
         return self._probabilities(reads, row, row.readings[""])[0]
 
+    def _put(self, parts: ModelParts, reads: Reads, form: Form) -> _Put:
+        """Returns how a question is put, and starts to read what is answered without an input, if that matters and is
+        not remembered."""
+        tokenize = partial(parts.service.vocab.tokenize, special=False)
+        spelled = [[tuple(tokenize(each)) for each in spellings] for spellings in form.spellings]
+        put = _Put(form, spelled, OptionTree(spelled))
+        if form.relative:
+            key = sha256(repr((form, reads.whose)).encode(errors="surrogatepass")).digest()
+            prior = _Prior(key, self._priors.get(key))
+            if prior.known is None:
+                prior.reading = self._started(parts, reads, None, {"": put}).readings[""]
+            put.prior = prior
+        return put
+
     def _started(
-        self, parts: ModelParts, reads: Reads, messages: Sequence[Message] | None, forms: Mapping[str, Form]
+        self, parts: ModelParts, reads: Reads, messages: Sequence[Message] | None, puts: Mapping[str, _Put]
     ) -> _Row:
         """Start to read all questions about one input; None is no input."""
-        prompts = [_prompt(parts, messages, form.text) for form in forms.values()]
+        prompts = [_prompt(parts, messages, put.form.text) for put in puts.values()]
         shared = len(prompts[0][0])
         for tokens, _ in prompts[1:]:
             shared = common_prefix(prompts[0][0], tokens, shared)
-        row, tokenize = _Row({}), partial(parts.service.vocab.tokenize, special=False)
-        for (name, form), prompt in zip(forms.items(), prompts, strict=True):
-            tree = OptionTree([[tuple(tokenize(each)) for each in spellings] for spellings in form.spellings])
-            reading = row.readings[name] = _Reading(form, tree)
+        row = _Row({})
+        for (name, put), prompt in zip(puts.items(), prompts, strict=True):
+            reading = row.readings[name] = _Reading(put)
             try:
-                for branch in tree.branches:
+                for branch in put.tree.branches:
                     reading.streams[branch.path] = reads.start(
                         parts.service, prompt, branch.path, branch.children, shared
                     )
             except ContextOverflowError as error:
                 reading.error = error
-            if form.relative and messages is not None:
-                reading.prior = self._prior(parts, reads, form)
         return row
-
-    def _prior(self, parts: ModelParts, reads: Reads, form: Form) -> tuple[bytes, _Reading]:
-        """Returns what the answer without an input is remembered by, and its reading if it is not remembered yet."""
-        key = sha256(repr((form, reads.whose)).encode(errors="surrogatepass")).digest()
-        if key in self._priors:
-            return key, _Reading(form, OptionTree([]))
-        return key, self._started(parts, reads, None, {"": form}).readings[""]
 
     def _decision(self, reads: Reads, row: _Row, asked: Questions, options: DecideOptions) -> Decision[Any]:
         answers: dict[str, Answer] = {}
@@ -195,20 +264,30 @@ class Decider:
             return Refusal(f"The model gives all options together a probability of {mass:.1e}.", mass)
         return _answered(question, probabilities, mass)
 
-    def _probabilities(self, reads: Reads, row: _Row, reading: _Reading) -> tuple[list[float], float]:
+    def _probabilities(self, reads: Reads, row: _Row, reading: _Reading) -> tuple[Sequence[float], float]:
+        probabilities, mass = self._read(reads, row, reading)
+        if (prior := reading.put.prior) is not None:
+            if prior.known is None:
+                prior.known = self._remembered(reads, row, prior)
+            probabilities = _relative(probabilities, prior.known)
+        return probabilities, mass
+
+    def _read(self, reads: Reads, row: _Row, reading: _Reading) -> tuple[Sequence[float], float]:
+        if reading.error is not None:
+            raise reading.error
         found: dict[Tokens, Mapping[int, float]] = {}
         for path, stream in reading.streams.items():
             found[path], used = reads.chances(stream)
             row.usage = _sum(row.usage, used)
-        probabilities, mass = reading.tree.probabilities(found)
-        if reading.prior is not None:
-            key, prior = reading.prior
-            if key not in self._priors:
-                self._priors[key], _ = self._probabilities(reads, row, prior)
-                while len(self._priors) > _PRIORS:
-                    self._priors.popitem(last=False)
-            probabilities = _relative(probabilities, self._priors[key])
-        return probabilities, mass
+        return reading.put.tree.probabilities(found)
+
+    def _remembered(self, reads: Reads, row: _Row, prior: _Prior) -> Sequence[float]:
+        assert prior.reading is not None, "it is read where it is not known"
+        known, _ = self._read(reads, row, prior.reading)
+        self._priors[prior.key] = known
+        while len(self._priors) > _PRIORS:
+            self._priors.popitem(last=False)
+        return known
 
 
 def _prompt(parts: ModelParts, messages: Sequence[Message] | None, text: str) -> TokensAndMedia:
@@ -260,6 +339,22 @@ def _answered(question: Question, probabilities: Sequence[float], mass: float) -
         )
     levels = tuple((str(each), 0.0) for each in values)
     return with_probabilities(ScoreAnswer(0.0, levels[0][0], 0.0, levels, mass), probabilities)
+
+
+def _texts(vocab: Vocab, tokens: Sequence[int]) -> tuple[str, ...]:
+    return tuple(vocab.token_bytes(token).decode("utf-8", "replace") for token in tokens if token >= 0)
+
+
+def _options_read(
+    put: _Put, texts: Callable[[Tokens], tuple[str, ...]], shares: Sequence[float], answer: Answer
+) -> Iterator[OptionRead]:
+    """Yields what was read of each option; a refusal has no probabilities."""
+    values = [value for value, _ in answer.rows] if not isinstance(answer, Refusal) else []
+    known = None if put.prior is None else put.prior.known
+    for place, share in enumerate(shares):
+        spelled = tuple(texts(tokens) for tokens in put.spelled[place])
+        value, probability = answer.rows[place] if values else ("".join(spelled[0]), 0.0)
+        yield OptionRead(value, spelled, share, None if known is None else known[place], probability)
 
 
 def _relative(probabilities: Sequence[float], prior: Sequence[float]) -> list[float]:

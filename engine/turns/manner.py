@@ -53,14 +53,21 @@ def _bare(question: Question) -> Form:
 
 def _spellings(question: ChoiceQuestion | ScoreQuestion) -> tuple[tuple[str, ...], ...]:
     """Returns the spellings of each option. One that two options share belongs to the one that is written so."""
-    texts = [_text(value) for value, _ in question.described]
-    if len(set(texts)) < len(texts):  # a truth value, and a text that reads as one
-        texts = [f"{text} (truth value)" if isinstance(value, bool) else text
-                 for text, (value, _) in zip(texts, question.described, strict=True)]  # fmt: skip
+    texts = texts_of([value for value, _ in question.described])
     exact = {blank + text for text in texts for blank in ("", " ")}
     return tuple(
         tuple(each for each in _spelled(text) if each in (text, f" {text}") or each not in exact) for text in texts
     )
+
+
+def texts_of(values: Sequence[Value]) -> list[str]:
+    """Returns options as texts, each another: a truth value says so where a text reads like it."""
+    texts = [_text(value) for value in values]
+    if len(set(texts)) == len(texts):
+        return texts
+    return [
+        f"{text} (truth value)" if isinstance(value, bool) else text for text, value in zip(texts, values, strict=True)
+    ]
 
 
 def _spelled(text: str) -> tuple[str, ...]:

@@ -56,6 +56,8 @@ class Questions:
 
 def questions_of(questions: object) -> Questions:
     """Returns what was asked. Raises RequestError for what is no question."""
+    if isinstance(questions, Questions):
+        return questions
     if isinstance(questions, Mapping):
         named = cast("Mapping[object, object]", questions)
         if wrong := [name for name in named if not isinstance(name, str)]:

@@ -10,6 +10,7 @@ from engine.runtime.stream.stream import Stream
 from engine.support.deadlines import latest
 from engine.support.errors import EngineError, QueueFullError
 from engine.types.completion import Usage
+from engine.types.sampling import TokenLogprob
 from engine.types.turn_settings import TurnSettings
 
 
@@ -49,9 +50,13 @@ class Reads:
     def chances(self, stream: Stream) -> tuple[Mapping[int, float], Usage]:
         """Wait for what was read: the log-probability of each token, and the usage. Raises TimeoutError when the time
         is over, and the error that ended the reading."""
+        top = self.top(stream)
+        return {each.token: each.logprob for each in top}, stream.result().usage or Usage()
+
+    def top(self, stream: Stream) -> tuple[TokenLogprob, ...]:
+        """Wait for the likeliest tokens of a place. Raises what `chances` raises."""
         self._wait(stream)
-        usage = stream.result().usage or Usage()
-        return {each.token: each.logprob for each in stream.logprobs[0].top}, usage
+        return stream.logprobs[0].top
 
     def cancel(self) -> None:
         """Stop what is still being read."""
