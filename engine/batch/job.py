@@ -25,7 +25,7 @@ from engine.batch.bodies import Texts, Turn, checked_turn
 from engine.batch.column_prompt import column_prompt
 from engine.batch.files import Files
 from engine.batch.index import Index, Plan
-from engine.batch.judged import Asked, Judged, asked_of
+from engine.batch.judged import RowQuestions, Judged, asked_of
 from engine.batch.lines import Lines
 from engine.batch.rows import (
     ROW_ERRORS,
@@ -300,7 +300,7 @@ def _ran(
 _OWN = BatchOptions.__annotations__.keys() - TurnOptions.__annotations__.keys()
 
 
-def _added(defaults: Defaults) -> Added | Asked:
+def _added(defaults: Defaults) -> Added | RowQuestions:
     return defaults.asked or added_columns(defaults.options.get("response_format"), defaults.tools)
 
 
@@ -332,7 +332,7 @@ _JUDGED = frozenset({"adapters", "cache_salt"})
 """The options of turns that hold for rows that are judged."""
 
 
-def _asked(questions: object, calibration: object, given: Sequence[str]) -> Asked | None:
+def _asked(questions: object, calibration: object, given: Sequence[str]) -> RowQuestions | None:
     """Returns what is asked about each row; None where rows are answered. `given`: the options of turns."""
     if questions is None:
         if calibration is not None:

@@ -33,7 +33,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RowQuestions:
     """The questions about each row, and what calibrates their probabilities; the columns of their answers."""
 
     questions: Questions
@@ -71,7 +71,7 @@ class Asked:
         return ((name, typed.question) for name, typed in self.questions.asked.items())
 
 
-def asked_of(questions: object, calibration: object) -> Asked:
+def asked_of(questions: object, calibration: object) -> RowQuestions:
     """Returns what the options `decide` and `calibration` of a batch ask. Raises RequestError for what is no question,
     for two that would write one column, and for a calibration of other questions."""
     asked = questions_of(questions)
@@ -80,7 +80,7 @@ def asked_of(questions: object, calibration: object) -> Asked:
     for name, fit in calibration.questions.items() if calibration is not None else ():
         if name not in asked.asked or values_of(asked.asked[name].question) != fit.options:
             raise RequestError(f"calibration= was fitted to a question {name!r} that decide= does not ask so.")
-    found = Asked(asked, calibration)
+    found = RowQuestions(asked, calibration)
     names = found.names
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise RequestError(f'Two questions of decide= would write a column "{twice[0]}"; rename one.')

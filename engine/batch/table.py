@@ -15,7 +15,7 @@ from typing import IO, Any, TypeAlias, cast
 from engine.batch.column_prompt import cell_text
 from engine.batch.files import Files
 from engine.batch.index import Index
-from engine.batch.judged import Asked
+from engine.batch.judged import RowQuestions
 from engine.batch.rows import columns_of
 from engine.batch.source import Source
 from engine.batch.tabular import SEPARATORS, arrow_table, is_pandas, is_polars, pyarrow
@@ -109,7 +109,7 @@ def _unformulated(text: str) -> str:
 class Table:
     """The rows of a batch, in the order of the input, each with the line that it got."""
 
-    def __init__(self, source: Source, index: Index, files: Files, added: Added | Asked) -> None:
+    def __init__(self, source: Source, index: Index, files: Files, added: Added | RowQuestions) -> None:
         self._source, self._index, self._files, self._added = source, index, files, added
 
     def write(self, file: IO[bytes], path: Path, rows: object, *, quote_formulas: bool = False) -> None:

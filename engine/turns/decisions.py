@@ -40,6 +40,7 @@ from engine.types.decisions import (
     Question,
     Refusal,
     ScoreAnswer,
+    Value,
 )
 from engine.types.messages import Message, MessagesLike
 from engine.types.parts import TextPart
@@ -50,6 +51,8 @@ DecisionState: TypeAlias = "MessagesLike | Mapping[str, Any] | Sequence[Any]"
 """What is judged: a text, messages, or any other JSON, which the model sees as text."""
 SMALL = 700_000_000
 """Bytes of weights below which it is measured how a model is asked best."""
+NOTHING = "..."
+"""The input that says nothing: what is answered to it counts against an answer."""
 _OUTSIDE = 6
 """How many tokens that begin no option an explanation tells."""
 _NOTHING = 1e-12
@@ -203,7 +206,7 @@ class Decider:
             losses=self.losses.get(kind),
             prompt="".join(texts(tokens)),
             tokens=tokens,
-            options=tuple(_options_read(put, texts, shares, answer)),
+            options=tuple(_options_read(put, values_of(typed.question), texts, shares, answer)),
             mass=mass,
             outside=tuple(top[:_OUTSIDE]),
         )
@@ -222,14 +225,12 @@ class Decider:
             key = sha256(repr((form, reads.whose)).encode(errors="surrogatepass")).digest()
             prior = _Prior(key, self._priors.get(key))
             if prior.known is None:
-                prior.reading = self._started(parts, reads, None, {"": put}).readings[""]
+                prior.reading = self._started(parts, reads, _messages(NOTHING), {"": put}).readings[""]
             put.prior = prior
         return put
 
-    def _started(
-        self, parts: ModelParts, reads: Reads, messages: Sequence[Message] | None, puts: Mapping[str, _Put]
-    ) -> _Row:
-        """Start to read all questions about one input; None is no input."""
+    def _started(self, parts: ModelParts, reads: Reads, messages: Sequence[Message], puts: Mapping[str, _Put]) -> _Row:
+        """Start to read all questions about one input."""
         prompts = [_prompt(parts, messages, put.form.text) for put in puts.values()]
         shared = len(prompts[0][0])
         for tokens, _ in prompts[1:]:
@@ -290,9 +291,9 @@ class Decider:
         return known
 
 
-def _prompt(parts: ModelParts, messages: Sequence[Message] | None, text: str) -> TokensAndMedia:
+def _prompt(parts: ModelParts, messages: Sequence[Message], text: str) -> TokensAndMedia:
     """Returns the tokens after which the answer begins: of a base model those of a plain text."""
-    asked = [Message(role="user", content=text)] if messages is None else with_question(messages, text)
+    asked = with_question(messages, text)
     if parts.turns.known_template is not None:
         return parts.turns.answer_prefix(asked, None, PLAIN)
     if any(message.media for message in asked):
@@ -346,15 +347,19 @@ def _texts(vocab: Vocab, tokens: Sequence[int]) -> tuple[str, ...]:
 
 
 def _options_read(
-    put: _Put, texts: Callable[[Tokens], tuple[str, ...]], shares: Sequence[float], answer: Answer
+    put: _Put,
+    values: Sequence[Value],
+    texts: Callable[[Tokens], tuple[str, ...]],
+    shares: Sequence[float],
+    answer: Answer,
 ) -> Iterator[OptionRead]:
     """Yields what was read of each option; a refusal has no probabilities."""
-    values = [value for value, _ in answer.rows] if not isinstance(answer, Refusal) else []
+    found = [0.0] * len(values) if isinstance(answer, Refusal) else [p for _, p in answer.rows]
     known = None if put.prior is None else put.prior.known
-    for place, share in enumerate(shares):
+    for place, value in enumerate(values):
+        prior = None if known is None else known[place]
         spelled = tuple(texts(tokens) for tokens in put.spelled[place])
-        value, probability = answer.rows[place] if values else ("".join(spelled[0]), 0.0)
-        yield OptionRead(value, spelled, share, None if known is None else known[place], probability)
+        yield OptionRead(value, spelled, shares[place], prior, found[place])
 
 
 def _relative(probabilities: Sequence[float], prior: Sequence[float]) -> list[float]:

@@ -11,7 +11,7 @@ from engine.types.decisions import Answer, Value
 
 class OptionRead(NamedTuple):
     """One option: its `spellings`, each as the texts of its tokens; its `share` of the options' probability behind the
-    input, and `prior`, the share without an input, if that counts against it; and its `probability` in the answer."""
+    input, and `prior`, the share behind nothing, if that counts against it; and its `probability` in the answer."""
 
     value: Value
     spellings: tuple[tuple[str, ...], ...]
@@ -48,7 +48,7 @@ class DecisionExplanation(RowReport):
             yield "", f"log loss on ten questions with known answers: {shown:.2f} with the options, {bare:.2f} without"
         yield "prompt", repr(self.prompt)
         for each in self.options:
-            prior = "" if each.prior is None else f", without an input {each.prior:.2%}"
+            prior = "" if each.prior is None else f", to nothing {each.prior:.2%}"
             yield repr(each.value), f"{each.probability:.1%} (read {each.share:.2%}{prior}): {_spelled(each.spellings)}"
         yield "mass", f"{self.mass:.3%} of the probability is on the options"
         yield "outside", ", ".join(f"{text!r} {p:.1%}" for text, p in self.outside)
@@ -56,7 +56,7 @@ class DecisionExplanation(RowReport):
 
 _WAYS: dict[Way, str] = {
     "shown": "with the options shown",
-    "bare": "without the options, relative to what is answered without an input",
+    "bare": "without the options, relative to what is answered to an input that says nothing",
 }
 
 

@@ -1,6 +1,7 @@
 """How a model is asked best: with its options shown, as a large model expects, or without them and less what it would
 answer to no input at all, which small models need. It is measured, on questions whose answers are known."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from math import log
 from typing import Literal, NamedTuple, TypeAlias
@@ -48,7 +49,8 @@ def _shown(question: Question) -> Form:
 def _bare(question: Question) -> Form:
     if isinstance(question, Predicate):
         return Form(f"True or false: {question.instructions}", (_spelled("true"), _spelled("false")), relative=True)
-    return Form(question.instructions, _spellings(question), relative=True)
+    described = zip(_spellings(question), _descriptions(question), strict=True)
+    return Form(question.instructions, tuple(names + about for names, about in described), relative=True)
 
 
 def _spellings(question: ChoiceQuestion | ScoreQuestion) -> tuple[tuple[str, ...], ...]:
@@ -58,6 +60,14 @@ def _spellings(question: ChoiceQuestion | ScoreQuestion) -> tuple[tuple[str, ...
     return tuple(
         tuple(each for each in _spelled(text) if each in (text, f" {text}") or each not in exact) for text in texts
     )
+
+
+def _descriptions(question: ChoiceQuestion | ScoreQuestion) -> list[tuple[str, ...]]:
+    """Returns the spellings of each option's description, which the model may say in place of the option: none of one
+    that another option has too."""
+    abouts = [about.strip() for _, about in question.described]
+    taken = Counter(each.lower() for each in [*texts_of([value for value, _ in question.described]), *abouts])
+    return [_spelled(about) if about and taken[about.lower()] == 1 else () for about in abouts]
 
 
 def texts_of(values: Sequence[Value]) -> list[str]:

@@ -35,8 +35,8 @@ QUESTIONS: dict[str, Any] = {
     "queue": ChoiceQuestion("Which queue?", {"billing": "money", "access": "logging in"}),
     "urgent": ScoreQuestion("How urgent?", ["low", "high"]),
 }
-COLUMNS = ["angry", "angry_probability", "queue", "queue_confidence", "queue_probabilities"]
-COLUMNS += ["urgent", "urgent_score", "urgent_confidence", "urgent_probabilities", "error"]
+COLUMNS = """angry angry_probability queue queue_confidence queue_probabilities urgent urgent_score urgent_confidence
+urgent_probabilities error""".split()  # noqa: SIM905
 MAILS = [("7", "I want my money back!"), ("8", "I cannot log in."), ("9", "long " * 900), ("10", "Nobody knows.")]
 ASKED = [
     {"type": "predicate", "name": "angry", "instructions": "The customer is angry."},
@@ -89,7 +89,8 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def run(rows: Any, out: Path, llm: Any, **options: Any) -> batch.Report:
-    return batch.run(rows, out, llm, quiet=True, **{"prompt": "{text}", "decide": QUESTIONS, **options})
+    given: dict[str, Any] = {"prompt": "{text}", "decide": QUESTIONS, **options}
+    return batch.run(rows, out, llm, quiet=True, **given)
 
 
 def test_answers_are_columns_with_their_probabilities(tmp_path: Path, llm: Engine, mails: Path) -> None:
@@ -151,7 +152,11 @@ def test_types_and_odd_options_are_columns_too(tmp_path: Path, llm: Engine, mail
     assert list(read(tmp_path / "out.csv")[0])[2:] == COLUMNS
     assert [row["urgent"] for row in read(tmp_path / "out.csv")][:2] == ["high", "high"]
     alike = {"angry": ChoiceQuestion("Is anybody angry?", [True, "true"])}
-    with engine(lambda prompt: "true (truth value)".removeprefix(prompt.rpartition("</think>\n\n")[2])) as odd:
+
+    def reply(prompt: str) -> str:
+        return "true (truth value)".removeprefix(prompt.rpartition("</think>\n\n")[2])
+
+    with engine(reply) as odd:
         run(mails, tmp_path / "alike.csv", odd, decide=alike)
     first = read(tmp_path / "alike.csv")[0]
     assert (first["angry"], first["angry_probabilities"]) == ("true", '{"true (truth value)": 1.0, "true": 0.0}')
@@ -274,7 +279,10 @@ TWICE = '{"type": "predicate", "name": "a", "instructions": "x"}'
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "load", lambda _, **__: engine())
+    def load(_: object, **__: Any) -> Engine:
+        return engine()
+
+    monkeypatch.setattr(commands, "load", load)
 
 
 @pytest.mark.usefixtures("loaded")

@@ -10,6 +10,7 @@ from typing import Any
 from engine import Engine, LlamaOptions, SamplingParams
 from engine.agent.limits import RunOptions
 from engine.runtime.loop.config import ContextOptions, LoopOptions, MediaOptions, ModelOptions
+from engine.turns.decisions import DecideOptions
 from engine.turns.embedding import VectorSettings
 from engine.turns.options import (
     AgentOptions,
@@ -34,6 +35,7 @@ KINDS: tuple[Any, ...] = (
     EmbedOptions,
     RerankOptions,
     ScoreOptions,
+    DecideOptions,
 )
 
 

@@ -1,7 +1,9 @@
 """Typed decisions: what questions are made of, how options are read, what is refused."""
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from math import exp, log
@@ -29,6 +31,8 @@ from engine import (
     off_loop,
 )
 from engine.testing import ScriptedBackend
+from engine.turns import decisions
+from engine.turns.decisions import Decider
 from engine.turns.manner import CHOICES, Form, form_of, measured
 from engine.turns.option_tree import OptionTree
 from engine.turns.questions import questions_of
@@ -181,6 +185,18 @@ def test_the_order_of_options_changes_nothing(way: Any) -> None:
     assert sorted(first.spellings) == sorted(second.spellings)
 
 
+def test_without_its_options_shown_an_option_may_be_said_by_its_description() -> None:
+    about = {"billing": "Money", "access": "logging in", "praise": "the same", "thanks": "The same", "other": "billing"}
+    form = form_of(ChoiceQuestion("Which?", {**about, "none": ""}), "bare")
+    assert form.text == "Which?"
+    said = dict(zip([*about, "none"], form.spellings, strict=True))
+    assert said["billing"][-2:] == ("Money", " Money")
+    assert said["access"][4:] == ("logging in", " logging in", "Logging in", " Logging in")
+    assert {name: len(said[name]) for name in ("praise", "thanks", "other", "none")} == dict.fromkeys(
+        ("praise", "thanks", "other", "none"), 4
+    ), "not what two options share, nor another option's name"
+
+
 def test_messages_json_and_calls_are_states(llm: Engine) -> None:
     history = [Message(role="user", content="Hello"), Message(role="assistant", content="How can I help?")]
     for state in ("text", history, [{"role": "user", "content": "x"}], {"subject": "late", "n": 3}, [1, 2]):
@@ -264,9 +280,85 @@ def test_what_a_model_says_without_an_input_counts_against_it(monkeypatch: pytes
     with Engine.load(n_ctx=512) as llm:
         monkeypatch.setattr(llm.decider, "_ways", {"choices": "bare"})
         nothing = ChoiceQuestion("What is it?", ["weather", "money"])
-        same = llm.decide("", nothing)["answer"]
+        same = llm.decide(decisions.NOTHING, nothing)["answer"]
         assert [p for _, p in same.rows] == pytest.approx([0.5, 0.5], abs=0.02)
         assert llm.decide("What is the weather in Oslo?", nothing)["answer"].rows != same.rows
+
+
+@pytest.fixture
+def bare(llm: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """An engine whose answers without an input count."""
+    monkeypatch.setattr(llm, "decider", Decider(llm.source.lease))
+    monkeypatch.setattr(llm.decider, "_ways", {"choices": "bare", "statements": "bare"})
+    return llm
+
+
+def read_by(llm: Engine, states: Sequence[str], questions: Any) -> int:
+    """How many tokens of prompts it takes."""
+    before = llm.metrics.prompt_tokens
+    list(llm.decide_iter(states, questions))
+    return llm.metrics.prompt_tokens - before
+
+
+def test_answers_without_an_input_are_read_once_for_many_inputs(bare: Engine) -> None:
+    states, one, other = [f"Parcel {n} is late." for n in range(6)], {"q": "It is late."}, {"q": "It is here."}
+    together, again = read_by(bare, states, one), read_by(bare, states, one)
+    alone, alone_again = read_by(bare, states[:1], other), read_by(bare, states[:1], other)
+    assert 0 < together - again < 1.5 * (alone - alone_again), "not once for each of the six"
+
+
+def test_more_questions_than_are_remembered(bare: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = ["My parcel is late.", "My lamp broke.", "Thank you."] * 2
+    asked: dict[str, Any] = {f"q{n}": ChoiceQuestion(f"Question {n}?", ["red", "green"]) for n in range(5)}
+    before = [each.answers for each in bare.decide_iter(states, asked)]
+    monkeypatch.setattr(decisions, "_PRIORS", 2)
+    assert bare.decide(states[0], asked).answers.keys() == asked.keys()
+    for answers, known in zip([each.answers for each in bare.decide_iter(states, asked)], before, strict=True):
+        for name, answer in answers.items():
+            assert dict(answer.rows) == pytest.approx(dict(known[name].rows), abs=5e-2)
+
+
+def test_threads_that_ask_at_once_measure_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def slowly(probes: Any, ask: Any) -> Any:
+        calls.append(len(probes))
+        time.sleep(0.2)
+        return measured(probes, ask)
+
+    monkeypatch.setattr(decisions, "measured", slowly)
+    with Engine.load(n_ctx=512) as llm:
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(llm.decide, "xxxx", ["It is late."] * 4))
+        assert len({each.parsed for each in found}) == 1
+    assert calls == [10]
+
+
+def test_a_decision_explains_itself(bare: Engine) -> None:
+    question = ChoiceQuestion("Which queue?", ["billing", "access"])
+    found = bare.decider.explain("My parcel is late.", question)
+    assert found.answer == bare.decide("My parcel is late.", question)["answer"]
+    assert found.way == "bare"
+    assert found.prompt == bare.render("My parcel is late.\n\nWhich queue?", reasoning=False).text
+    assert [each.value for each in found.options] == ["billing", "access"]
+    assert ["".join(tokens) for tokens in found.options[0].spellings] == ["billing", " billing", "Billing", " Billing"]
+    assert sum(each.share for each in found.options) == pytest.approx(1.0)
+    assert all(each.prior is not None for each in found.options)
+    assert 0 < found.mass < 1
+    begins = {tokens[0] for each in found.options for tokens in each.spellings}
+    assert not begins & {text for text, _ in found.outside}
+    assert found.mass + sum(p for _, p in found.outside) <= 1.0001
+    for text in ("without the options", "billing", "mass", "outside"):
+        assert text in str(found)
+    with pytest.raises(RequestError, match="one question; got 2"):
+        bare.decider.explain("x", ["It is late.", "It is here."])
+
+
+def test_an_explanation_of_options_of_which_the_model_thinks_nothing() -> None:
+    with scripted(late="maybe") as llm:
+        found = llm.decider.explain("x", "It is late.")
+        assert isinstance(found.answer, Refusal)
+        assert (found.mass, [each.value for each in found.options]) == (0.0, [True, False])
 
 
 TOKENS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple), min_size=2, max_size=6, unique=True)
