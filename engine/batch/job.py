@@ -25,7 +25,7 @@ from engine.batch.bodies import Texts, Turn, checked_turn
 from engine.batch.column_prompt import column_prompt
 from engine.batch.files import Files
 from engine.batch.index import Index, Plan
-from engine.batch.judged import RowQuestions, Judged, asked_of
+from engine.batch.judged import Judged, RowQuestions, asked_of
 from engine.batch.lines import Lines
 from engine.batch.rows import (
     ROW_ERRORS,

@@ -16,7 +16,7 @@ from pydantic_core import to_jsonable_python
 
 from engine.batch.bodies import EMBEDDINGS, ENDPOINTS, Texts, Turn, checked_turn, read_body, read_texts, timings
 from engine.batch.column_prompt import ColumnPrompt
-from engine.batch.judged import RowQuestions, Judged, decision_object
+from engine.batch.judged import Judged, RowQuestions, decision_object
 from engine.openai.choices import usage_object
 from engine.openai.parameters import Json
 from engine.support.errors import (
