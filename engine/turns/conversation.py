@@ -64,13 +64,13 @@ class Conversation(Guided, NotCopied):
         """Start the next turn and return it as a stream; `tools` and `options` are those of `Engine.stream`, over the
         conversation's own. Raises what `Engine.stream` raises."""
         said = (*self.messages, *conversation_of(messages))
-        if not self._shared:
-            self._claim = None  # no fork goes on from there, so the next turn may take its place
         given: TurnOptions = {**self._options, **options}
         if response_format is not None:
             given["response_format"] = response_format
         stream = self._start(said, self._tools if tools is None else tools, given)
         self._turn = said, stream
+        if not self._shared:
+            self._claim = None  # no fork goes on from there, so the turn may take its place
         return stream
 
     def chat(

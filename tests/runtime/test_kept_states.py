@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fakes.doubles import echo, plain, prompt
 
-from engine import ChatTemplate, Conversation, DecodeError, Engine, EngineError, StateStore
+from engine import ChatTemplate, Conversation, DecodeError, Engine, EngineError, RequestError, StateStore
 from engine.runtime.adapters.adapters import BASE, Adapters
 from engine.runtime.cache.prefix import Lease, PrefixCache
 from engine.runtime.cache.state_store import OriginStates
@@ -182,6 +182,20 @@ def test_forks_read_only_what_is_new_to_them(n_sequences: int, pool: bool, trimm
             for fork in forks:
                 assert read(fork.chat(f"{number}, and on we go, each its own way")) < 90
         assert read(root.chat("At last")) < 40
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_what_a_conversation_said_is_kept_after_a_call_that_was_refused(refused: bool) -> None:
+    """Another one that shares more than a half of it takes the only sequence; without a conversation it would be
+    lost."""
+    llm, _ = scripted(n_sequences=1)
+    with llm:
+        chat: Any = begun(llm)
+        if refused:
+            with pytest.raises(RequestError):
+                chat.chat("And now?", temperature=-1)
+        llm.chat([{"role": "system", "content": SHARED * 2}, {"role": "user", "content": "x"}])
+        assert read(chat.chat("Go on")) < 60
 
 
 def test_a_conversation_keeps_its_messages() -> None:

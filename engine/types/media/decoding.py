@@ -1,7 +1,8 @@
-"""Files of pictures and sounds decoded in a child process, one at a time: the parent's side.
+"""Files of pictures and sounds decoded in child processes, one file at a time in each: the parent's side.
 
-The system limits the child's memory, it can open no file, what its libraries print goes nowhere, and it is killed when
-a decode is late. It starts on first use, stays, and ends with this process; a fork of this process starts its own.
+The system limits a child's memory, it can open no file, what its libraries print goes nowhere, and it is killed when a
+decode is late. It starts on first use, stays, and ends with this process; a fork of this process starts its own. A
+picture that takes seconds has a child that only waits for others of its kind.
 """
 
 import json
@@ -9,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from engine.support import threads
 from engine.support.child import Child, ChildGoneError, ChildNotStartedError
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-DATA, DONE, REFUSAL = b"d", b"e", b"r"
+DATA, DONE, REFUSAL, LARGE = b"d", b"e", b"r", b"l"
 """The first byte of an answer's frames. DATA: a piece of the pixels or samples. DONE: the end, an object in JSON.
-REFUSAL: why there are none."""
+REFUSAL: why there are none. LARGE: the picture is for the child of large ones."""
+Kind: TypeAlias = Literal["image", "large image", "audio"]
 PIECE = 1 << 20
 """The most bytes of a piece."""
 WORKER = "engine.types.media.decoding_child"
@@ -32,26 +34,30 @@ _LEAST_SECONDS = 0.25
 child."""
 _STARTING = 30.0
 _POLL = 0.25
-_REMEDY = {
-    "image": "pass a picture that Pillow has opened, or an array of its pixels",
+_PIXELS = "pass a picture that Pillow has opened, or an array of its pixels"
+_REMEDY: dict[Kind, str] = {
+    "image": _PIXELS,
+    "large image": _PIXELS,
     "audio": "pass an array of its samples, as soundfile reads it",
 }
-_children: dict[str, Child] = {}
-_lock = threading.Lock()
+_children: dict[Kind, Child] = {}
+_locks: dict[Kind, threading.Lock] = {kind: threading.Lock() for kind in _REMEDY}
 
 
 @threads.after_fork
 def _after_fork() -> None:
-    """Replace the lock, which threads of the parent may hold. (`Child` itself recognises children of the parent.)"""
-    global _lock  # noqa: PLW0603 - a process has one
-    _lock = threading.Lock()
+    """Replace the locks, which threads of the parent may hold. (`Child` itself recognises children of the parent.)"""
+    _locks.update((kind, threading.Lock()) for kind in _REMEDY)
 
 
 def pixels_of(data: bytes, budget: MediaBudget) -> tuple[int, int, bytes]:
     """Returns the width, height and RGB of a picture's file. Raises RequestError for one that cannot be decoded, or not
     within the budget; ChildNotStartedError if there is no child to do it."""
     pieces: list[bytes] = []
-    end = _decoded("image", data, budget.left("pixels"), budget, pieces.append)
+    most = budget.left("pixels")
+    end = _decoded("image", data, most, budget, pieces.append)
+    if end is None:
+        end = _decoded("large image", data, most, budget, pieces.append) or {}
     budget.take("pixels", end["pixels"])
     return end["width"], end["height"], b"".join(pieces)
 
@@ -68,28 +74,28 @@ def samples_of(data: bytes, budget: MediaBudget) -> "tuple[int, NDArray[np.float
         samples[count : count + len(more)] = more
         count += len(more)
 
-    end = _decoded("audio", data, budget.left("samples"), budget, take)
+    end = _decoded("audio", data, budget.left("samples"), budget, take) or {}
     budget.take("samples", count)
     return end["rate"], samples[:count] if 2 * count > len(samples) else samples[:count].copy()
 
 
 def prepare() -> None:
     """Start the child for pictures in the background, unless there is one."""
-    if _lock.acquire(blocking=False):
+    if (lock := _locks["image"]).acquire(blocking=False):
         try:
             with suppress(ChildNotStartedError):  # the first picture raises it
                 _child("image")
         finally:
-            _lock.release()
+            lock.release()
 
 
 def _decoded(
-    kind: Literal["image", "audio"], data: bytes, most: int, budget: MediaBudget, take: Callable[[bytes], object]
-) -> dict[str, Any]:
+    kind: Kind, data: bytes, most: int, budget: MediaBudget, take: Callable[[bytes], object]
+) -> dict[str, Any] | None:
     """Give the pieces of a file's pixels or samples (at most so many) to `take`. Returns what the child said at the
-    end."""
+    end; None if another decodes such a picture."""
     budget.check()  # else each file of a request whose time is over would start a child and wait for it
-    with _alone(budget):
+    with _alone(kind, budget):
         child, began = _started(kind, budget), time.monotonic()
         seconds = max(budget.seconds, _LEAST_SECONDS)
         order = json.dumps({"kind": kind, "most": most, "seconds": seconds}).encode()
@@ -103,7 +109,7 @@ def _decoded(
             child.kill()
             if child.late:
                 raise budget.late() from error
-            raise damaged(kind, error) from error
+            raise damaged("audio" if kind == "audio" else "image", error) from error
         except BaseException:
             child.kill()  # a late answer would be read as the answer to the next order
             raise
@@ -111,7 +117,7 @@ def _decoded(
             budget.spend(time.monotonic() - began)
     if frame[:1] == REFUSAL:
         raise RequestError(frame[1:].decode(errors="replace"))
-    return json.loads(frame[1:])
+    return None if frame == LARGE else json.loads(frame[1:])
 
 
 def _frame(child: Child, budget: MediaBudget) -> bytes:
@@ -121,8 +127,8 @@ def _frame(child: Child, budget: MediaBudget) -> bytes:
 
 
 @contextmanager
-def _alone(budget: MediaBudget) -> Generator[None]:
-    lock = _lock
+def _alone(kind: Kind, budget: MediaBudget) -> Generator[None]:
+    lock = _locks[kind]
     while not lock.acquire(timeout=_POLL):
         budget.check()
     try:
@@ -131,7 +137,7 @@ def _alone(budget: MediaBudget) -> Generator[None]:
         lock.release()
 
 
-def _child(kind: str) -> Child:
+def _child(kind: Kind) -> Child:
     child = _children.get(kind)
     if child is None or not child.alive:
         child = Child(WORKER, f"The process that decodes {kind}s", _REMEDY[kind], grace=0.0)
@@ -139,7 +145,7 @@ def _child(kind: str) -> Child:
     return child
 
 
-def _started(kind: str, budget: MediaBudget) -> Child:
+def _started(kind: Kind, budget: MediaBudget) -> Child:
     """Returns a child that is ready. Raises ChildNotStartedError, and RequestError if the request's time ends first."""
     child = _child(kind)
     if not child.greeted:

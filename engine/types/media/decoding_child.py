@@ -8,13 +8,14 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from io import FileIO
 from typing import Any
 
 from engine.support.child import ends, read_frame, write_frame
 from engine.support.errors import RequestError
 from engine.support.limits import limit_resources, limit_time
-from engine.types.media.decoding import DATA, DONE, PIECE, REFUSAL
+from engine.types.media.decoding import DATA, DONE, LARGE, PIECE, REFUSAL
 
 MEMORY = 3 << 29
 """Bytes of address space: 64 million pixels with transparency take a half of it while they are decoded."""
@@ -32,7 +33,7 @@ def main() -> int:
             data = read_frame(orders)
         except EOFError:
             return 0
-        decode = _pixels if order["kind"] == "image" else _samples
+        decode = _samples if order["kind"] == "audio" else partial(_pixels, order["kind"] == "large image")
         if not limited:
             _import_all(order["kind"])
             limit_resources(**_LIMITS)
@@ -52,10 +53,13 @@ def _refuse(answers: FileIO, why: str) -> None:
     write_frame(answers, REFUSAL + why[:_LONGEST_REFUSAL].encode(errors="replace"))
 
 
-def _pixels(data: bytes, most: int) -> Iterator[bytes]:
+def _pixels(takes_large: bool, data: bytes, most: int) -> Iterator[bytes]:
     from engine.types.media.image import decoded
 
-    width, height, rgb, pixels = decoded(data, most)
+    if (found := decoded(data, most, takes_large=takes_large)) is None:
+        yield LARGE
+        return
+    width, height, rgb, pixels = found
     for start in range(0, len(rgb), PIECE):
         yield DATA + rgb[start : start + PIECE]
     yield DONE + json.dumps({"width": width, "height": height, "pixels": pixels}).encode()
@@ -73,7 +77,7 @@ def _samples(data: bytes, most: int) -> Iterator[bytes]:
 def _import_all(kind: str) -> None:
     """Import what the libraries import late: a child may open no file."""
     with suppress(ImportError, OSError, RequestError):  # the decode says what is missing
-        if kind == "image":
+        if kind != "audio":
             import PIL.Image
 
             PIL.Image.init()

@@ -179,9 +179,10 @@ def _unknown(size: int) -> RequestError:
     )
 
 
-def decoded(data: bytes, most: int) -> tuple[int, int, bytes, int]:
+def decoded(data: bytes, most: int, *, takes_large: bool) -> tuple[int, int, bytes, int] | None:
     """In a child: return the width, height and RGB of a picture's file, and how many pixels it has; `most` are left to
-    its request. Raises RequestError."""
+    its request. None, unless the child `takes_large` ones, for a picture that takes seconds: it is scaled down. Raises
+    RequestError."""
     import PIL.Image
 
     try:
@@ -198,6 +199,8 @@ def decoded(data: bytes, most: int) -> tuple[int, int, bytes, int]:
             raise too_many("pixels")
         if opened.format in ("JPEG", "MPO") and data.count(b"\xff\xda") * pixels > _MOST_SCANNED:
             raise RequestError("the image goes over its pixels too often (scans of a JPEG); save it anew.")
+        if pixels > MOST_SHOWN and not takes_large:
+            return None
         return *_guarded(lambda: _converted(_scaled(opened), opened)), pixels
 
 

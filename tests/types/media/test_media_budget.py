@@ -3,8 +3,11 @@
 import asyncio
 import base64
 import time
+from io import BytesIO
+from threading import Thread
 from typing import Any
 
+import PIL.Image
 import pytest
 from attacks.hostile_media import picture, sound
 from attacks.media_doors import DOORS, SOUNDS, Asked, engine
@@ -86,7 +89,7 @@ def test_a_request_whose_time_is_over_asks_no_child_for_the_rest(door: str, monk
     asked: list[object] = []
     ask = decoding._started  # pyright: ignore[reportPrivateUsage]
 
-    def started(kind: str, budgeted: MediaBudget) -> Child:
+    def started(kind: decoding.Kind, budgeted: MediaBudget) -> Child:
         asked.append(kind)
         budgeted.spend(20.0)
         return ask(kind, budgeted)
@@ -156,3 +159,24 @@ def test_a_request_does_not_wait_longer_than_its_time_for_the_child_to_start(mon
     assert not starting.greeted
     assert [each.kind for each in link.read_media([picture_sent], {"image"}, None, None)] == ["image"]
     assert picture_sent.width == 31
+
+
+def test_a_picture_that_takes_seconds_keeps_only_others_of_its_kind_waiting() -> None:
+    """The larger one is decoded in a child of its own."""
+    _ = Image(FILES["PNG"]).width  # both children have begun
+    _ = Image(flat(5000)).width
+    large = Thread(target=lambda: Image(flat(8000)).width)
+    large.start()
+    lock = decoding._locks["large image"]  # pyright: ignore[reportPrivateUsage]
+    while large.is_alive() and not lock.locked():
+        time.sleep(0.001)
+    assert Image(FILES["JPEG"]).width == 31
+    assert large.is_alive(), "the small one waited for it"
+    large.join()
+
+
+def flat(side: int) -> bytes:
+    """The file of a picture of one colour."""
+    file = BytesIO()
+    PIL.Image.new("RGB", (side, side)).save(file, "PNG", compress_level=1)
+    return file.getvalue()
