@@ -9,6 +9,7 @@ from engine.formats.grammar.object_schemas import items_of, kinds, resolved
 _ANY: Mapping[str, Any] = {"any": True}  # no schema; `None` would mean the root's
 TEXT = frozenset(["string"])
 _COMBINED = frozenset(["allOf", "anyOf", "oneOf", "$ref", "patternProperties"])
+_DESCRIBES_TEXT = frozenset(["format", "pattern", "enum", "const"])
 _LIKE_A_NAME = re.compile(r"[^\s<>\"'(){}\[\],;=]+")
 _TYPE_NAMES: tuple[tuple[type, str], ...] = (
     (bool, "boolean"),
@@ -71,10 +72,10 @@ class Schemas:
 
     @property
     def is_literal(self) -> bool:
-        """Whether a value in markup is taken literally: if the schema allows a string, the value is one, unless it
-        enumerates values of several types."""
+        """Whether a value in markup is taken literally: if the schema allows a string, the value is one, unless there
+        are other types, and the string must be one of some, or have a format or a pattern."""
         types = self.own()
-        return types is not None and "string" in types and (types == TEXT or not self.values())
+        return types is not None and "string" in types and (types == TEXT or self._takes_prose(self._node, depth=0))
 
     def own(self) -> frozenset[str] | None:
         """Returns the JSON types of this schema itself; None if it does not say."""
@@ -96,6 +97,20 @@ class Schemas:
     def only(self) -> str | None:
         """Returns the name of the parameter if there is only one."""
         return self.at(0) if len(self._properties) == 1 else None
+
+    def _takes_prose(self, schema: object, depth: int) -> bool:
+        """Whether a schema allows strings that it does not describe further."""
+        if not isinstance(schema, Mapping) or depth > 8:
+            return True
+        node = cast("Mapping[str, Any]", schema)
+        if isinstance(reference := node.get("$ref"), str):
+            return self._takes_prose(resolved(self._root, reference), depth + 1)
+        types = self._types(node, depth)
+        if (types is not None and "string" not in types) or not node.keys().isdisjoint(_DESCRIBES_TEXT):
+            return False
+        branches = [branch for union in ("anyOf", "oneOf") for branch in items_of(node.get(union))]
+        free = any(self._takes_prose(branch, depth + 1) for branch in branches) if branches else True
+        return free and all(self._takes_prose(branch, depth + 1) for branch in items_of(node.get("allOf")))
 
     def _followed(self, node: object) -> Mapping[str, Any]:
         for _ in range(8):

@@ -49,6 +49,34 @@ def test_an_enumerated_value_is_the_one_that_its_text_means(family: str) -> None
                 assert (json.loads(call.arguments), call.error) == ({"at": value, "n": 1}, None), (output, values)
 
 
+_DATE = ({"type": "string", "format": "date"}, "2024-02-29")
+UNIONS: tuple[tuple[tuple[dict[str, Any], Any], ...], ...] = (
+    (({"type": "integer"}, 5), _DATE),
+    (({"type": "number"}, 1.5), ({"type": "string", "pattern": "^[a-z]+$"}, "abc")),
+    (({"type": "boolean"}, True), ({"enum": ["on", "5x"]}, "5x")),
+    (({"const": 5}, 5), ({"allOf": [{"type": "string"}, {"format": "date"}]}, "2024-02-29")),
+    (({"type": "array", "items": {"type": "integer"}}, [1, 2]), _DATE),
+    (({"type": "integer"}, 5), ({"anyOf": [_DATE[0], {"type": "boolean"}]}, True)),
+    (({"type": "integer"}, "5"), ({"type": "string"}, "5 days")),  # any text may be meant
+)
+
+
+@in_markup
+@pytest.mark.parametrize("union", ["anyOf", "oneOf"])
+def test_a_value_is_read_as_a_type_that_takes_it(family: str, union: str) -> None:
+    for kinds in UNIONS:
+        orders = (kinds, kinds[::-1])
+        for value in (value for _, value in kinds):
+            tools = _format(family).tools
+            if value == "5" and tools is not None and tools.shape != "nested":
+                continue  # JSON comes first there
+            output = _call(family, {"at": value, "n": 1})
+            for tool in (_tool(at={union: [kind for kind, _ in order]}, n={"type": "integer"}) for order in orders):
+                for chunks in ([output], list(output)):
+                    call = _read(family, tool, chunks)
+                    assert (json.loads(call.arguments), call.error) == ({"at": value, "n": 1}, None), (output, tool)
+
+
 @pytest.mark.parametrize("word", ["tool_call", "invoke", "item", "think", "trip"])
 @families_where(lambda format_: format_.tools and format_.tools.shape == "nested")
 def test_a_key_may_be_the_word_of_a_marker(family: str, word: str) -> None:

@@ -302,7 +302,8 @@ class NestedShape:
     def _element(self, write: Write, schema: Schemas, key: str, depth: int, siblings: Sequence[str]) -> Gen[Outcome]:
         """Read one element's value and its closing tag."""
         reader = self._reader
-        untyped = schema.own() is None or schema.is_literal or bool(schema.values())
+        types = schema.own()
+        untyped = types is None or "string" in types or bool(schema.values())
         hit = yield from reader.starts(self._markers if untyped else self._edge)
         if hit in self._begin.literals and schema.own() != TEXT:
             outcome = yield from self._children(write, schema, depth)
