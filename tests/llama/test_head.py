@@ -117,7 +117,7 @@ def test_answers_are_the_same_whatever_the_head_guesses(
     assert metrics.drafted_tokens > 500
     if kind == "right":
         assert metrics.accepted_tokens == metrics.drafted_tokens
-        assert len(decodes) < 0.6 * metrics.completion_tokens / streams
+        assert len(decodes) < 0.7 * metrics.completion_tokens / streams
     elif kind == "often":
         assert 0.4 * metrics.drafted_tokens < metrics.accepted_tokens < 0.95 * metrics.drafted_tokens
     else:

@@ -298,7 +298,7 @@ class Loop:
                 self.cache.checkpoint(state.sequence)
             if state.first_token is None:
                 self._replies.prefilled(state)
-            if stop > state.first_output:
+            if stop == len(state.tokens) or (state.unsaid is not None and stop > state.first_output):
                 due.append((state, row + stop - start - 1, draft))
                 constrained = constrained or state.request.constraint is not None
             row += stop - start + len(draft)
@@ -318,14 +318,16 @@ class Loop:
         masks = masks_together([state for state, _, _ in due if state.draws]) if constrained else {}
         for state, at, draft in due:
             try:
-                self._draws.say(state, at, state.evaluated)
-                finish = state.ending if state.evaluated == state.goal else None
-                if state.draws:
+                says, finish = state.unsaid is not None, None
+                if says:
+                    self._draws.say(state, at, state.evaluated)
+                    finish = state.ending if state.evaluated == state.goal else None
+                if not says or state.draws:
                     mask = (masks_of([state]) if masks is None else masks).get(state)
                     finish = self._draws.along(state, at, draft, mask) if draft else self._draws.draw(state, at, mask)
                     if finish is None and len(state.tokens) > self._n_ctx:
                         finish = "length"
-                if finish is not None and not state.ends_later(finish, self._n_ctx):
+                if finish is not None and not (says and state.ends_later(finish, self._n_ctx)):
                     self._finish(state, finish)
                 elif state.alone:
                     self._cleared(state)

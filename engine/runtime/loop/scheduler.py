@@ -87,7 +87,8 @@ class Chunk(NamedTuple):
         tokens, sequence = state.tokens, state.sequence
         first = state.position(start) if state.request.media else start
         last = first + stop - start
-        outputs = chain(repeat(False, max(0, state.first_output - start)), repeat(True))
+        silent = (len(tokens) - 1 if state.unsaid is None else state.first_output) - start
+        outputs = chain(repeat(False, max(0, silent)), repeat(True))
         rows = list(map(Row, tokens[start:stop], range(first, last), repeat(sequence), outputs))
         if draft:
             rows += [Row(token, position, sequence, True) for position, token in enumerate(draft, last)]
