@@ -27,8 +27,8 @@ class Constraint:
     - `may_reason`: reasoning may still open. `prefix` is the part of the turn that the prompt already contains.
     - `closes`: the texts that close reasoning; `enders`: markers that end it without closing it. `close`: the text to
       insert to close it. `reserve`: tokens reserved for the answer; reasoning is closed when only these are left.
-    - `is_json`: the answer is one JSON text, and nothing but it is allowed. `close_at_limit`: it is completed when its
-      tokens are used up. `only_calls`: the answer is calls, and nothing but them is allowed.
+    - `is_json`: the answer is one JSON text; nothing but it, or calls in its place, is allowed. `close_at_limit`: it is
+      completed when its tokens are used up. `only_calls`: the answer is calls, and nothing but them is allowed.
     - `sizes`: the bytes that the compiled grammars take, if that was measured.
     """
 

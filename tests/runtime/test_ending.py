@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from engine import ChatTemplate, Completion, Engine, JsonSchema, Regex
 from engine.runtime.guidance import ending
 from engine.runtime.guidance.json_text import JsonPlace
 from engine.runtime.guidance.matcher import Compiler, Matcher
-from engine.testing import ByteVocab, ScriptedBackend
+from engine.testing import ByteVocab, ScriptedBackend, ScriptedEngine, call
 from engine.tools.check import schema_check
 
 VOCAB = ByteVocab(["<|im_start|>", "<|im_end|>"])
@@ -113,6 +114,34 @@ def test_it_can_be_left_out() -> None:
     whole = answer('["' + "a" * 60, schema, 40, close_at_limit=False)
     assert (whole.finish_reason, whole.parsed) == ("length", None)
     assert whole.content == '["' + "a" * 38
+
+
+class Weather(BaseModel):
+    name: str
+    n: int
+
+
+def get_weather(city: str, n: int) -> str:
+    """Get the weather in a city."""
+    return f"{n} times sunny in {city}"
+
+
+@pytest.mark.parametrize("most", [40, 60, 90])
+@pytest.mark.parametrize("family", ["qwen3", "qwen3-coder", "deepseek-r1", "mistral-nemo"])
+def test_beside_tools_an_answer_is_completed_and_a_call_is_not(family: str, most: int) -> None:
+    """Nothing of a call is made up: it would be run."""
+    options: dict[str, Any] = {"tools": [get_weather], "response_format": Weather, "max_tokens": most}
+    long = "a very long name that goes on and on without any end in sight, as some do"
+    with ScriptedEngine([f'{{"name": "{long}", "n": 3}}'], family=family, rewrite=True) as llm:
+        whole: Completion[Any] = llm.chat("Hi", reasoning=False, **options)
+    assert whole.parsed is not None, whole.content
+    assert long.startswith(whole.parsed.name[:20])
+    assert (whole.finish_reason, whole.tool_calls) == ("length", ())
+    arguments = {"city": long, "n": 3}
+    with ScriptedEngine([call("get_weather", **arguments)], family=family, rewrite=True) as llm:
+        cut: Completion[Any] = llm.chat("Hi", reasoning=False, **options)
+    assert all(each.error or each.parsed() == arguments for each in cut.tool_calls), cut.tool_calls
+    assert not cut.usage.closed_characters
 
 
 def test_only_json_is_completed() -> None:

@@ -10,7 +10,7 @@ from engine.formats.grammar.json_schema import prepared
 from engine.formats.grammar.lark import Cut
 from engine.formats.grammar.nodes import Rules
 from engine.formats.grammar.response import Response
-from engine.formats.grammar.turn_grammar import Allowed, turn_grammar
+from engine.formats.grammar.turn_grammar import Allowed, is_call_marked, turn_grammar
 from engine.support.errors import RequestError
 from engine.support.recent import characters, recent
 from engine.types.constraint import Constraint, Holds
@@ -60,7 +60,9 @@ def constraint_of(
     grammar = turn_grammar(format_, what, cut, rules)
     if rules.unheld:
         _log.info("not enforced by the grammar but checked afterwards: %s", ", ".join(dict.fromkeys(rules.unheld)))
-    is_json = what.answer is not None and what.answer.is_json and not what.tools
+    # Where a call is JSON without a mark, it could not be told from the answer.
+    is_marked = not what.tools or format_.channels is not None or is_call_marked(format_)
+    is_json = what.answer is not None and what.answer.is_json and is_marked
     closes = (reasoning.close.strip(), *(each.strip() for each in reasoning.also_close)) if reasoning else ()
     return Constraint(
         grammar,

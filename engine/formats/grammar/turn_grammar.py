@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engine.formats.families import Format, MarkedSyntax, ToolSyntax
+from engine.formats.families import Format, MarkedSyntax, ToolSyntax, WholeSyntax
 from engine.formats.grammar.indented_json import indented
 from engine.formats.grammar.lark import Cut, GrammarText
 from engine.formats.grammar.nodes import (
@@ -136,6 +136,12 @@ def _spellings(syntax: ToolSyntax) -> list[ToolSyntax]:
     if syntax.section_optional:
         sections.append(("", ""))
     return [syntax.model_copy(update={"section": section, "heading": ("", "")}) for section in sections]
+
+
+def is_call_marked(format_: Format) -> bool:
+    """Whether each call begins with a mark, by which it is told from JSON."""
+    syntax = format_.tools
+    return syntax is not None and not (isinstance(syntax, WholeSyntax) and syntax.bare)
 
 
 def _opening_space(format_: Format, syntax: ToolSyntax) -> Node:

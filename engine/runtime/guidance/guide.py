@@ -137,6 +137,8 @@ class Guide:
         self._note(text, special, token)
         parser = self._parser
         self._dozes = self._dozes and parser.undecided
+        if self._matcher is not None and parser.call_start is not None:
+            self._matcher.json = None  # a call is no answer: nothing of it is made up where its tokens are used up
         if self._constraint.holds == "calls":
             self._follow_call()
         elif self._matcher is not None and parser.in_reasoning:
