@@ -98,7 +98,7 @@ def terminal_picture() -> str:
     drawn = "\n".join(_text(*piece) for piece in texts if piece[4].strip())
     width, height = COLUMNS * WIDE + 2 * EDGE, (shown[-1][1] + 1) * HIGH + 2 * EDGE
     return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" role="img">
-<title>llama-engine demo: the built-in model reasons, calls a tool, and answers</title>
+<title>llama-engine demo: a small model finds three facts in a sentence, and calls a tool</title>
 <style>
 text {{ font: 14px ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace; fill: #e6edf3 }}
 text {{ white-space: pre }}

@@ -32,7 +32,7 @@ from engine.support.errors import EngineError, FamilyError, did_you_mean
 from engine.support.foreign import foreign
 
 _EXAMPLES = """examples:
-  llama-engine demo                    the built-in model; no download
+  llama-engine demo                    what is installed; no download
   llama-engine models suggest          good models; which fit this machine
   llama-engine chat owner/repo:Q4_K_M  talk to a model of the Hugging Face Hub
   llama-engine models fit owner/repo   which quantisations fit into memory
@@ -90,6 +90,10 @@ def _run(options: argparse.Namespace) -> int:
     if command := commands.get(options.command):
         return command(options)
     from engine.cli import commands as of_a_model
+    from engine.cli.demo import demo
+
+    if options.command == "demo":
+        return demo(options)
 
     return getattr(of_a_model, options.command)(options)
 
@@ -105,7 +109,7 @@ def parser() -> "Parser":
     top.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    commands.add_parser("demo", help="the built-in model calls a tool and answers")
+    commands.add_parser("demo", help="a typed answer and a call that runs, by a small model")
 
     chat = commands.add_parser("chat", help="talk to a model")
     chat.set_defaults(asks=True)

@@ -1,4 +1,4 @@
-"""The commands: demo, chat, run, inspect, explain, doctor."""
+"""The commands: chat, run, inspect, explain, doctor."""
 
 import argparse
 import contextlib
@@ -36,7 +36,6 @@ from engine.support.report import aligned, width_of
 from engine.tools import Toolbox
 from engine.turns.options import LoadOptions, RawOptions, TurnOptions
 from engine.types.answer_formats import JsonSchema
-from engine.types.completion import figures
 from engine.types.events import ContentDelta
 from engine.types.media import Image
 from engine.types.messages import Message
@@ -49,35 +48,10 @@ _TRANSCRIPT = (
 """How a base model is asked in a chat; it would write the next question, too."""
 _NEXT_QUESTION = "\nUser:"
 _BASE = "A base model, which continues a transcript here; `llama-engine run --raw` continues any text.\n"
-QUESTION = "What is 127 times 46?"
 _CUT_OFF = (
     "the answer was cut off inside its reasoning; allow more tokens (--max-tokens, --ctx), or less reasoning "
     "(--reasoning off, where the model can)."
 )
-
-
-def multiply(a: int, b: int) -> int:
-    """Multiply two numbers.
-
-    Args:
-        a: The first number.
-        b: The second number.
-    """
-    return a * b
-
-
-def demo(options: argparse.Namespace) -> int:
-    """Run the built-in model: one question, one tool that really runs."""
-    screen = Screen(sys.stdout)
-    with load(options) as llm:
-        screen.said("question", QUESTION)
-        with llm.stream_run(QUESTION, tools=[multiply], temperature=0, max_steps=4, max_tokens=400) as stream:
-            for event in stream:
-                screen.show(event)
-        run = stream.run
-    screen.line()
-    screen.prose(figures(step.completion.usage for step in run.steps), "dim")
-    return 0
 
 
 def run(options: argparse.Namespace) -> int:

@@ -20,6 +20,7 @@ from engine.cli import commands, main
 from engine.cli.screen import Screen, json_line
 from engine.support import _data
 from engine.support.errors import ContextOverflowError, EngineWarning, ModelLoadError
+from engine.support.packaged import PACKAGED
 from engine.testing.scripted import ScriptedBackend
 from engine.types.completion import Usage, figures
 from engine.types.events import (
@@ -141,7 +142,10 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ScriptedBackend]:
 Scripted = Callable[..., ScriptedBackend]
 
 
-def test_demo(scripted: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_without_a_real_model(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(PACKAGED, "smollm2", PACKAGED["smollm2"]._replace(module="no_such_module"))
     backend = scripted([CALL, ANSWER])
     assert main(["demo"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -155,9 +159,19 @@ def test_demo(scripted: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert lines[6] == ""
     assert "tokens in 2 turns" in lines[7]
-    assert len(lines) == 8
+    assert "pip install '.[smollm2]'" in lines[8]
+    assert len(lines) == 9
     assert backend.closed
     assert all(sampler.params.temperature == 0 for sampler in backend.samplers)
+
+
+def test_demo_with_real_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo"]) == 0
+    out = capsys.readouterr().out
+    answer = out.partition("answer: ")[2].partition("question: ")[0]
+    assert json.loads(answer) == {"person": "Anna", "city": "Rome", "day": "Friday"}
+    assert 'call: multiply {"a": 127, "b": 46}\nresult: 5842\n' in out
+    assert "tokens in 2 turns" in out
 
 
 def test_run_on_a_pipe_prints_the_answer_only(scripted: Scripted, capsys: pytest.CaptureFixture[str]) -> None:

@@ -183,9 +183,9 @@ def test_the_answer_is_what_is_loaded(answers: Answers, monkeypatch: pytest.Monk
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(confirm, "can_ask", lambda: True)
     answers("2")
-    for line in (["chat"], ["run", "Hello"], ["run", "-p", "Hello"], ["chat", "-m", "builtin"], ["demo"], ["inspect"]):
+    for line in (["chat"], ["run", "Hello"], ["run", "-p", "Hello"], ["chat", "-m", "builtin"], ["inspect"]):
         assert main(line) == 1
-    assert loaded == ["Qwen/Qwen3-1.7B-GGUF:Q8_0"] * 3 + [None] * 3
+    assert loaded == ["Qwen/Qwen3-1.7B-GGUF:Q8_0"] * 3 + [None] * 2
 
 
 @pytest.mark.parametrize("line", [["chat"], ["run", "Hello"]])
