@@ -4,13 +4,16 @@
 
 `decide` is `Engine.decide`. `letters` shows the options behind letters and reads the letters' probabilities in one
 place, as servers do. `words` shows the options and scores each as a whole, by its tokens' sum. `generated` shows the
-options and generates one of them greedily under `Choice`. Printed for each way and kind: right answers; for all the
+options and generates one of them greedily under `Choice`. `server` asks a llama-server for the letters, if LLAMA_SERVER
+is the address of one with the same model. Printed for each way and kind: right answers; for all the
 Brier score (0 is best), the expected calibration error over ten bins, the share of answers that change when the options
 are asked in the opposite order, tokens evaluated and processor seconds a question. `calibrated` is `decide` judged on
 rows that a fit to the others of their kind has not seen, beside `uncalibrated`, the same rows.
 """
 
 import argparse
+import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,6 +23,7 @@ from pathlib import Path
 from random import Random
 from time import process_time
 from typing import Any
+from urllib.request import Request, urlopen
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
@@ -32,6 +36,7 @@ from engine.types.decisions import Question  # noqa: E402
 
 LETTERS = "ABCDEFGH"
 FOLDS = 5
+SERVER = os.environ.get("LLAMA_SERVER", "")
 Answered = Sequence[float]
 """The probability of each option, in the task's order."""
 
@@ -133,11 +138,26 @@ def generated(llm: Engine, task: Decision) -> Answered:
     return [float(option == said) for option in task.options]
 
 
+def server(llm: Engine, task: Decision) -> Answered:
+    """The same letters in the same prompt, asked of a llama-server with the same model by `n_probs`."""
+    marks = LETTERS[: len(task.options)]
+    text = asked_with(task, [f"{mark}. " for mark in marks])
+    prompt, _ = prompt_of(llm, f"{text}\nAnswer with the letter only.")
+    whole = prompt if isinstance(prompt, str) else prompt.text
+    body = {"prompt": whole, "n_predict": 1, "n_probs": 200, "temperature": 0, "cache_prompt": True}
+    asked = Request(f"{SERVER}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urlopen(asked) as answer:
+        likely = json.load(answer)["completion_probabilities"][0]["top_logprobs"]
+    found = [sum(exp(each["logprob"]) for each in likely if each["token"].strip() == mark) for mark in marks]
+    return [each / sum(found) for each in found] if sum(found) else [1 / len(marks)] * len(marks)
+
+
 WAYS: dict[str, Callable[[Engine, Decision], Answered]] = {
     "decide": decide,
     "letters": letters,
     "words": words,
     "generated": generated,
+    **({"server": server} if SERVER else {}),
 }
 
 

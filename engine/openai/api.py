@@ -17,6 +17,7 @@ from engine.openai.response_items import messages_of, stored_items
 from engine.openai.responses import ResponsesAnswer, read_responses
 from engine.openai.store import ResponseStore, Stored
 from engine.openai.streaming import EngineLike, Projection, Turn, TurnStream
+from engine.openai.system_one import SystemOneCall, read_system_one
 from engine.support.errors import RequestError, shown
 
 SERVED = (
@@ -30,6 +31,7 @@ SERVED = (
     "GET /responses/{id}/input_items",
     "GET /models",
     "GET /models/{model}",
+    "POST /systemone",
 )
 """The endpoints served here; any other request is refused with an error that names it."""
 
@@ -64,6 +66,10 @@ class Api:
                 request = read_decisions(read_body(content))
                 name, engine = self._find(request.model)
                 return DecisionCall(engine, request, name)
+            case "POST", ["systemone"]:
+                request = read_system_one(read_body(content))
+                name, engine = self._find(request.model)
+                return SystemOneCall(engine, request, name)
             case "POST", ["embeddings"]:
                 request = read_embeddings(read_body(content))
                 name, engine = self._find(request.model)

@@ -127,7 +127,7 @@ def question_of(item: object, param: str) -> Question:
         raise bad(f"{param} has no field {unknown[0]!r}.", f"{param}.{unknown[0]}", "unknown_parameter")
     if not isinstance(fields.get("name"), str | None):
         raise bad(f"{param}.name must be a string.", f"{param}.name", "invalid_type")
-    asked = _instructions(fields.get("instructions"), f"{param}.instructions")
+    asked = instructions_of(fields.get("instructions"), f"{param}.instructions")
     try:
         if kind == "predicate":
             return Predicate(asked)
@@ -138,7 +138,8 @@ def question_of(item: object, param: str) -> Question:
         raise bad(f"{param}: {error}", param) from error
 
 
-def _instructions(value: object, param: str) -> str:
+def instructions_of(value: object, param: str) -> str:
+    """Returns what is asked: a text, or text and JSON parts. Raises Problem for anything else."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or not value:

@@ -194,6 +194,16 @@ _OF_DECISIONS = (
     _option("adapters", list[str] | dict[str, float], _OWN_NOTE),
     _option("deadline", float, _OWN_NOTE),
 )
+_OF_SYSTEM_ONE = (
+    _MODEL,
+    Field("state", "honoured", str | Json | list[Any], "a text, or any JSON, which the model sees as text"),
+    Field("questions", "honoured", Json, "1 to 400, by name: noul, choice, score"),
+    Field("images", "refused", list[str], "put pictures into the messages of POST /decisions"),
+    Field("keep_alive", "ignored", Any, "the caller opens and closes the engine"),
+    _option("cache_salt", str, _OWN_NOTE),
+    _option("adapters", list[str] | dict[str, float], _OWN_NOTE),
+    _option("deadline", float, _OWN_NOTE),
+)
 _NOT_RAW = ("enable_thinking", "n_probs", "think", "thinking_budget")
 _NOT_IN_JSON = frozenset({"logits_processors", "progress", "template_kwargs"})
 
@@ -208,6 +218,7 @@ def _table(*rows: Field, not_theirs: Collection[str] = (), not_ours: Collection[
 
 
 EMBEDDINGS_FIELDS: Table = {row.name: row for row in _OF_EMBEDDINGS}
+SYSTEM_ONE_FIELDS: Table = {row.name: row for row in _OF_SYSTEM_ONE}
 DECISIONS_FIELDS: Table = {row.name: row for row in _OF_DECISIONS}
 CHAT_FIELDS = _table(*_OF_CHAT, ours=TurnOptions)
 RESPONSES_FIELDS = _table(

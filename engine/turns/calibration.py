@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 _LEAST = 1e-9  # a probability whose logarithm is taken
 _STEPS = 300
 _RATE = 0.2
-_HOLD = 0.02
-"""How strongly a fit is held at temperature 1 and no weights, as a share of a row's loss: few rows say little."""
+_HOLD, _HOLD_HEAT = 0.02, 0.1
+"""How strongly weights are held at none, and the temperature at 1, as a share of a row's loss: few rows say little.
+Measured on rows that fits to 26 to 40 others had not seen: weights gain answers, and a free temperature is too sure."""
 
 
 class Threshold(NamedTuple):
@@ -154,7 +155,7 @@ def _least_loss(logs: "NDArray[np.float64]", right: "NDArray[Any]") -> "tuple[fl
     pace, paces = 0.0, np.zeros_like(weights)
     for _ in range(_STEPS):
         wrong = _softmax(logs * np.exp(scale) + weights) - hot
-        slope = float((wrong * logs).sum(axis=1).mean() * np.exp(scale) + _HOLD * scale)
+        slope = float((wrong * logs).sum(axis=1).mean() * np.exp(scale) + _HOLD_HEAT * scale)
         slopes = wrong.mean(axis=0) + _HOLD * weights
         pace, paces = 0.9 * pace - _RATE * float(np.clip(slope, -1, 1)), 0.9 * paces - _RATE * slopes
         scale, weights = float(np.clip(scale + pace, -4, 3)), weights + paces

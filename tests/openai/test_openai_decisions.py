@@ -123,3 +123,73 @@ def test_a_timeout_ends_the_readings() -> None:
 
         asyncio.run(late())
         assert real.decide("x", "It is late.").parsed in (True, False)
+
+
+# --- the System One form
+
+STATE = {"state": "I want my money back.", "model": "any"}
+NAMED: Any = {
+    "angry": {"type": "noul", "instructions": "The customer is angry."},
+    "why": {"type": "noul", "instructions": "Is it angry?", "criteria": {"true": "shouts", "false": None}},
+    "queue": {"type": "choice", "instructions": "Which queue?", "criteria": {"billing": "money", "access": None}},
+    "severity": {"type": "score", "instructions": {"text": "How severe?"}, "criteria": ["low", "medium", "high"]},
+}
+
+
+def system_one(llm: Engine, **body: Any) -> Any:
+    return llm.openai_client().post("/systemone", body={**STATE, "questions": NAMED, **body}, cast_to=object)
+
+
+@pytest.mark.parametrize("state", ["I want my money back.", {"mail": "x"}, [{"role": "user", "content": "x"}]])
+def test_the_system_one_form_is_answered(llm: Engine, state: Any) -> None:
+    found = system_one(llm, state=state)
+    answers = found["answers"]
+    assert answers["angry"] == answers["why"] == {"type": "noul", "noul": 0.0}
+    shares = {"billing": 0.0, "access": 1.0}
+    assert answers["queue"] == {"type": "choice", "choice": "access", "confidence": 1.0, "probabilities": shares}
+    assert answers["severity"]["legend"] == {"0": "low", "1": "medium", "2": "high"}
+    assert answers["severity"]["score"] == 2.0
+    assert answers["severity"]["probabilities"]["2"] == 1.0
+    assert found["usage"]["input_tokens"] > 100
+    assert found["usage"]["output_tokens"] == 0
+
+
+async def test_the_system_one_form_in_an_event_loop_and_its_confidence(llm: Engine) -> None:
+    with Engine.load(n_ctx=1024) as real:
+        async with real.async_openai_client() as client:
+            found: Any = await client.post("/systemone", body={**STATE, "questions": NAMED}, cast_to=object)
+    for name in ("queue", "severity"):
+        shares = found["answers"][name]["probabilities"].values()
+        assert sum(shares) == pytest.approx(1.0)
+        flat = 1 / len(shares)
+        assert found["answers"][name]["confidence"] == pytest.approx((max(shares) - flat) / (1 - flat))
+    assert (
+        "lost" not in system_one(llm, questions={**NAMED, "lost": {"type": "noul", "instructions": "queue"}})["answers"]
+    )
+
+
+def refused_in_this_form() -> Iterator[tuple[dict[str, Any], str]]:
+    noul = NAMED["angry"]
+    yield {"state": ""}, "state"
+    yield {"questions": {}}, "questions"
+    yield {"questions": {f"q{n}": noul for n in range(401)}}, "questions"
+    yield {"questions": {"a": {**noul, "type": "predicate"}}}, "questions.a.type"
+    yield {"questions": {"a": {**noul, "weight": 1}}}, "questions.a.weight"
+    yield {"questions": {"a": 3}}, "questions.a"
+    yield {"questions": {"a": {**noul, "instructions": ""}}}, "questions.a"
+    yield {"questions": {"a": {**noul, "instructions": 3}}}, "questions.a.instructions"
+    yield {"questions": {"a": {**noul, "criteria": {"maybe": "x"}}}}, "questions.a.criteria"
+    yield {"questions": {"a": {**NAMED["queue"], "criteria": ["a", "b"]}}}, "questions.a.criteria"
+    yield {"questions": {"a": {**NAMED["queue"], "criteria": {"a": None}}}}, "questions.a"
+    yield {"questions": {"a": {**NAMED["severity"], "criteria": {"a": None}}}}, "questions.a.criteria"
+    yield {"questions": {"a": {**NAMED["severity"], "criteria": ["a", "a"]}}}, "questions.a"
+    yield {"images": ["x"]}, "images"
+    yield {"temperature": 1}, "temperature"
+
+
+@pytest.mark.parametrize(("fields", "param"), list(refused_in_this_form()))
+def test_what_is_wrong_in_this_form_is_refused_by_its_place(llm: Engine, fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as error:
+        system_one(llm, **fields)
+    assert error.value.param == param
+    assert llm.metrics.prompt_tokens == 0

@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from engine.openai.fields import CHAT_FIELDS, COMPLETIONS_FIELDS, EMBEDDINGS_FIELDS, RESPONSES_FIELDS
+from engine.openai.fields import (
+    CHAT_FIELDS,
+    COMPLETIONS_FIELDS,
+    DECISIONS_FIELDS,
+    EMBEDDINGS_FIELDS,
+    RESPONSES_FIELDS,
+    SYSTEM_ONE_FIELDS,
+)
 from engine.openai.request import Field
 from engine.support import _data
 
@@ -19,6 +26,8 @@ PAGE = DOCS / "reference" / "openai-fields.md"
 TABLES: dict[str, Mapping[str, Field]] = {
     "chat": CHAT_FIELDS,
     "completions": COMPLETIONS_FIELDS,
+    "decisions": DECISIONS_FIELDS,
+    "systemone": SYSTEM_ONE_FIELDS,
     "embeddings": EMBEDDINGS_FIELDS,
     "responses": RESPONSES_FIELDS,
 }

@@ -23,6 +23,7 @@ from engine import (
     Decision,
     Engine,
     EngineError,
+    Engines,
     Message,
     Predicate,
     Refusal,
@@ -283,6 +284,41 @@ def test_what_a_model_says_without_an_input_counts_against_it(monkeypatch: pytes
         same = llm.decide(decisions.NOTHING, nothing)["answer"]
         assert [p for _, p in same.rows] == pytest.approx([0.5, 0.5], abs=0.02)
         assert llm.decide("What is the weather in Oslo?", nothing)["answer"].rows != same.rows
+
+
+def test_as_many_questions_and_options_as_there_may_be(llm: Engine) -> None:
+    """400 questions, which read the input once; 255 options, whose names share their beginnings."""
+    state = "The parcel has not come, and nobody answers my letters. " * 5
+    decision = llm.decide(state, [f"Statement {n} is true." for n in range(400)])
+    assert [answer.value for answer in decision.answers.values()] == decision.parsed
+    assert len(decision.answers) == 400
+    assert decision.usage.prompt_tokens - decision.usage.cached_tokens < decision.usage.prompt_tokens / 3
+    options = [f"department {n}" for n in range(254)] + ["department"]
+    answer = llm.decide("x", ChoiceQuestion("Which?", options))["answer"]
+    assert sum(p for _, p in answer.rows) == pytest.approx(1.0)
+    assert [option for option, _ in answer.rows] == options
+    assert llm.metrics.running == 0
+
+
+def test_beside_other_conversations_the_probabilities_are_the_same(llm: Engine) -> None:
+    states = ["Where is my parcel?", "I cannot log in."]
+    alone = [dict(llm.decide(state, QUEUES)["answer"].rows) for state in states]
+    with llm.stream("Tell me of the sea.", max_tokens=700, ignore_eos=True) as stream:
+        events = iter(stream)
+        _ = next(events)
+        beside = [dict(llm.decide(state, QUEUES)["answer"].rows) for state in states]
+        assert llm.metrics.running == 1, "the conversation goes on"
+    for one, other in zip(alone, beside, strict=True):
+        assert one == pytest.approx(other, abs=5e-2)
+
+
+def test_several_models_decide_each_for_itself(builtin_model_path: Path) -> None:
+    with Engines({"one": builtin_model_path, "two": builtin_model_path}) as engines:
+        found = [dict(engines[name].decide("Where is it?", QUEUES)["answer"].rows) for name in engines]
+        assert found[0] == pytest.approx(found[1], abs=2e-2)
+        assert [engines[name].metrics.prompt_tokens > 0 for name in engines] == [True, True]
+        decided = list(engines["one"].decide_iter(["x", "y"], "It is late."))
+        assert [len(each.answers) for each in decided] == [1, 1]
 
 
 @pytest.fixture

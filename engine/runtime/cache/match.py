@@ -8,6 +8,8 @@ from engine.runtime.cache.slots import Slot, place_of
 from engine.runtime.cache.slots import shared as shared_length
 from engine.runtime.loop.backend import Backend
 
+_OFFLINE = 4
+
 
 class Match:
     """Compares prompts with the sequences of a context. `whole_only`: the memory can never be cut (recurrent layers),
@@ -63,8 +65,10 @@ class Match:
             return shared
         return max((point.position for point in slot.checkpoints if point.position <= shared), default=0)
 
-    def worth_waiting(self, tokens: Sequence[int], adapters: Adapters, reuse: int) -> bool:
-        """Whether a sequence in use is about to hold much more of the prompt than the `reuse` tokens of now."""
+    def worth_waiting(self, tokens: Sequence[int], adapters: Adapters, reuse: int, *, offline: bool) -> bool:
+        """Whether a sequence in use is about to hold much more of the prompt than the `reuse` tokens of now; for an
+        `offline` prompt, whose answer nobody waits for, a few more."""
+        patience = min(self._patience, _OFFLINE) if offline else self._patience
         for slot in self.slots:
             if slot.plan is None or len(slot.plan) - len(slot.tokens) < 2:
                 continue
@@ -73,7 +77,7 @@ class Match:
                 shared = max((mark for mark in slot.marks if len(slot.tokens) < mark <= shared), default=0)
             # An identical prompt then costs nothing, however short it is.
             same = shared == len(tokens) - 1 and len(slot.plan) > shared and slot.plan[shared] == tokens[shared]
-            if shared - reuse >= max(2 if same else self._patience, self._info.copy_cost):
+            if shared - reuse >= max(2 if same else patience, self._info.copy_cost):
                 return True
         return False
 

@@ -88,6 +88,7 @@ class PrefixCache:
         marks: Sequence[int] = (),
         *,
         waits: bool = True,
+        offline: bool = False,
         adapters: Adapters = BASE,
         needed: int | None = None,
     ) -> Lease | Blocked:
@@ -98,7 +99,8 @@ class PrefixCache:
         place. Otherwise the prefix is copied, if that is worth it or the caller pinned it, into an empty or the least
         recently used sequence; or a kept state that holds more of the prompt is loaded there. The user will call
         `checkpoint` when the sequence holds as many tokens as one of `marks`. `waits`: prefer to wait for a
-        sequence that will soon hold much more of the prompt. `adapters` compute the prompt; what others computed is
+        sequence that will soon hold much more of the prompt; `offline`: or a few tokens more, since nobody waits for
+        the answer. `adapters` compute the prompt; what others computed is
         not reused. `needed`: the tokens from the one before this index on are to be evaluated, for their logits; None:
         the last one.
         """
@@ -115,7 +117,7 @@ class PrefixCache:
         stored = self.kept.find(tokens, adapters, reuse + self.kept.worth)
         if stored is not None:
             source, copies, reuse = None, False, stored[1]
-        if waits and self._match.worth_waiting(tokens, adapters, reuse):
+        if waits and self._match.worth_waiting(tokens, adapters, reuse, offline=offline):
             return Blocked.SHARED
         if not self._match.affordable(self.cells, limit, source, 0 if stored else reuse):
             return Blocked.CELLS

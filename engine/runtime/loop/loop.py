@@ -389,6 +389,7 @@ class Loop:
                 longest(state, self._n_ctx),
                 marks,
                 waits=waits,
+                offline=request.offline,
                 adapters=request.adapters,
                 needed=state.unsaid,
             )
