@@ -209,6 +209,19 @@ def test_waits_for_the_same_prompt_however_short() -> None:
     assert bench.acquire(tokens).reused == 5
 
 
+def test_a_prompt_whose_answer_nobody_waits_for_waits_for_a_few_tokens_too() -> None:
+    """Questions about one input: while that is half read, none begins to read the rest for itself."""
+    bench = Bench()
+    state = list(range(40))
+    first = bench.acquire([*state, 50, 51])
+    bench.evaluate(first.sequence, state[:30])
+    assert bench.cache.acquire([*state, 60, 61], offline=True) is Blocked.SHARED
+    bench.evaluate(first.sequence, state[30:37])
+    lease = bench.cache.acquire([*state, 60, 61], offline=True)
+    assert isinstance(lease, Lease), "three tokens are soon read"
+    assert lease.reused == 37
+
+
 def test_waits_for_a_prefix_that_is_being_evaluated() -> None:
     bench = Bench()
     tokens = list(range(50))

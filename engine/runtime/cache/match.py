@@ -9,6 +9,7 @@ from engine.runtime.cache.slots import shared as shared_length
 from engine.runtime.loop.backend import Backend
 
 _OFFLINE = 4
+"""Tokens that a neighbour must be about to hold more, for a prompt to wait whose answer nobody waits for."""
 
 
 class Match:
