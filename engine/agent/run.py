@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeAlias
 
+from engine.agent.circles import ENDED, NOTE, Circle, circle
 from engine.agent.execution import Job, answers, answers_async, save, save_async
 from engine.agent.limits import RunOptions
 from engine.agent.transcript import CallRecord, RunEnd, Transcript
@@ -19,18 +20,22 @@ from engine.support.offloop import off_loop, off_loop_or_undo
 from engine.support.printed import Printed
 from engine.support.tracing import Span as TracedSpan
 from engine.support.tracing import begin as begin_span
-from engine.tools import Toolbox, ToolContext, ToolOutcome, tool_error
+from engine.tools import Toolbox, ToolContext, ToolOutcome, error_text, tool_error
 from engine.types.answer_formats import Answer_co
 from engine.types.blocks import result_block
 from engine.types.completion import Completion, blocks_of, ending, figures
 from engine.types.events import Event, ToolResult
 from engine.types.media import MediaKind
 from engine.types.messages import Message, Messages, message_block
-from engine.types.parts import ToolCall
+from engine.types.parts import TextPart, ToolCall
 from engine.types.streams import GeneratedStream
 from engine.types.tools import Tool
 
 _log = logging.getLogger("engine.agent")
+_RAN_AWAY = error_text(
+    "the turn was ended because it repeated itself without an end (repetition_limit), so none of its calls was made. "
+    "Write it again, without the repetition."
+)
 
 
 class Turn(Protocol):
@@ -68,9 +73,10 @@ class Run(Guided, Generic[Answer_co]):
     `messages` is the whole history, including the caller's messages: continue with `llm.run([*run.messages, ...])`.
     `stopped` is why it ended: "stop", the model answered; "pending", it called a tool that has no function (`pending`
     holds those calls: append their results as tool messages and run again); "stop_on", a tool that ends the run was
-    called; "max_steps" and "max_total_tokens", the last step's calls were run but the model has not answered yet;
-    "overflow", the conversation grew beyond the context (shorten `messages` and run again, or pass
-    overflow="truncate_oldest"); "error", a turn or a callback failed; otherwise the last turn's finish reason.
+    called; "repeated", the model made the same calls with the same results again and again (`why` says which);
+    "max_steps" and "max_total_tokens", the last step's calls were run but the model has not answered yet; "overflow",
+    the conversation grew beyond the context (shorten `messages` and run again, or pass overflow="truncate_oldest");
+    "error", a turn or a callback failed; otherwise the last turn's finish reason.
 
     `transcript` is the run in a form that JSON can hold; `llm.run(run.transcript, tools)` resumes it. `running`: calls
     whose tools had not returned when the run was left, or were late: threads cannot be killed.
@@ -82,6 +88,7 @@ class Run(Guided, Generic[Answer_co]):
     pending: tuple[ToolCall, ...] = ()
     transcript: Transcript = field(default=Transcript(), repr=False)
     running: tuple[ToolCall, ...] = ()
+    why: str = ""
 
     @property
     def completion(self) -> Completion[Answer_co]:
@@ -104,6 +111,11 @@ class Run(Guided, Generic[Answer_co]):
     def __repr__(self) -> str:
         steps = counted(len(self.steps), "step")
         return f"Run(stopped={self.stopped!r}, {steps}, content={short(self.completion.content)!r})"
+
+    @property
+    def ending(self) -> str:
+        """Why the run ended, in words."""
+        return f"{ending(self.stopped)} {self.why}".rstrip()
 
     @property
     def question(self) -> Message | None:
@@ -132,7 +144,7 @@ class Run(Guided, Generic[Answer_co]):
                 else:
                     yield block
         if self.stopped not in ("stop", self.completion.finish_reason):
-            yield Block("notice", ending(self.stopped), failed=self.stopped not in ("pending", "stop_on"))
+            yield Block("notice", self.ending, failed=self.stopped not in ("pending", "stop_on"))
 
     def _spans(self) -> Iterator[Span]:
         """Yields what took how long, one turn after the other; of the calls of a turn, when they ran."""
@@ -240,6 +252,7 @@ class _Loop:
         default_factory=dict[int, tuple[float, float]]
     )  # of its calls, by index
     span: TracedSpan = field(default_factory=TracedSpan)  # of OpenTelemetry
+    why: str = ""
 
     @property
     def step(self) -> int:
@@ -313,6 +326,10 @@ class _Loop:
             return "cancelled"
         if self.results and any(self._ends(result) for result in self.results[-1]):
             return "stop_on"
+        found = self._circle(self.messages)
+        if found is not None and found.told and found.times >= ENDED:
+            self.why = f"{found}."
+            return "repeated"
         if self.step >= self.options.max_steps:
             return "max_steps"
         most = self.options.max_total_tokens
@@ -322,6 +339,18 @@ class _Loop:
                 "max_total_tokens out and set max_steps."
             )
         return "max_total_tokens" if most is not None and self.total_tokens >= most else None
+
+    def _circle(self, messages: Sequence[Message]) -> Circle | None:
+        return circle(messages, [tool.name for tool in self.toolbox.tools if tool.repeats])
+
+    def _told(self, message: Message) -> Message:
+        """Returns the last result of a turn, with a note if the run goes in a circle, unless the model was told."""
+        found = self._circle([*self.messages, message])
+        if found is None or found.told:
+            return message
+        if message.parts:
+            return message.model_copy(update={"parts": (*message.parts, TextPart(text=NOTE))})
+        return message.model_copy(update={"content": f"{message.content}\n\n{NOTE}"})
 
     def _ends(self, result: ToolResult) -> bool:
         called = self.completions[-1].parts[result.part]
@@ -358,7 +387,10 @@ class _Loop:
         if self.unfinished is not None or not calls:
             self.stopped = "stop" if reason == "tool_calls" else reason
             return []
-        return self._jobs(calls, completion.parts, [CallRecord(index=index) for index in range(len(calls))])
+        ran_away = completion.usage.limit == "repetition"
+        record = CallRecord(index=0, state="done", result=_RAN_AWAY, error=True) if ran_away else CallRecord(index=0)
+        records = [record.model_copy(update={"index": index}) for index in range(len(calls))]
+        return self._jobs(calls, completion.parts, records)
 
     def _jobs(self, calls: Sequence[ToolCall], parts: Sequence[object], records: Sequence[CallRecord]) -> list[Job]:
         """Returns the calls of a turn that the loop answers; the others become pending."""
@@ -393,6 +425,8 @@ class _Loop:
             content=None if parts else outcome.content,
             parts=parts,
         )
+        if len(self.results[-1]) + 1 == len(self.records):
+            message = self._told(message)
         self.messages.append(message)
         shown = message.content_with(lambda media: f"[{media.about}]")
         ran = self.ran.get(job.index)
@@ -496,7 +530,8 @@ class _Loop:
         steps = tuple(Step(completion, tuple(results)) for completion, results in pairs)
         running = tuple(job.call for job, _ in tuple(self.live.values()))
         stopped = self.stopped or "cancelled"
-        return Run(Messages(self.messages), steps, stopped, tuple(self.pending), self.transcript(), running)
+        pending = tuple(self.pending)
+        return Run(Messages(self.messages), steps, stopped, pending, self.transcript(), running, self.why)
 
 
 def _work(call: ToolCall, tools: Sequence[Tool]) -> Tool | ToolOutcome:

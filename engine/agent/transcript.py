@@ -22,6 +22,7 @@ RunEnd: TypeAlias = Literal[
     "max_total_tokens",
     "stop_on",
     "overflow",
+    "repeated",
 ]
 _SHOWN = 200
 _LONGEST = 1 << 32

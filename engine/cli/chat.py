@@ -295,6 +295,8 @@ class Chat:
         run = stream.run
         if not any(step.completion.parts for step in run.steps):  # stopped before the model wrote anything
             return
+        if run.stopped not in ("stop", "pending", run.completion.finish_reason):
+            self._screen.write(f"[{run.ending}]\n", "red")
         if isinstance(said, str):
             self._shown = []
         self._usages += [step.completion.usage for step in run.steps if step.completion.usage]

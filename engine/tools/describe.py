@@ -175,7 +175,7 @@ def _listed(items: object) -> str:
     return "put it in a list: tools=[...]"
 
 
-def as_tool(item: ToolLike) -> Tool:
+def as_tool(item: ToolLike, *, repeats: bool | None = None) -> Tool:
     """Make a `Tool` of anything that describes one.
 
     - A function, sync or async: its name, its docstring (Google, NumPy or Sphinx style), its annotations. A parameter
@@ -188,7 +188,8 @@ def as_tool(item: ToolLike) -> Tool:
       written.
     - A `Tool`, unchanged (its schema becomes its check if it has none).
 
-    Raises RequestError if the description is wrong.
+    `repeats`: True lets an agent call it again and again with the same arguments, though its result stays the same
+    (polling, dice); None: as the `Tool` says. Raises RequestError if the description is wrong.
     """
     if isinstance(item, Tool):
         own = item.check or schema_arguments(item.name, item.parameters)
@@ -214,7 +215,7 @@ def as_tool(item: ToolLike) -> Tool:
             f"The tool name {shown(tool.name)} cannot be used: it takes 1 to 128 letters, digits, and _ . / -. Rename "
             "it (a lambda has no name of its own: write a def)."
         )
-    return tool
+    return tool if repeats in (None, tool.repeats) else tool.model_copy(update={"repeats": repeats})
 
 
 _READ: WeakKeyDictionary[Callable[..., Any], tuple[Sequence[object], Tool]] = WeakKeyDictionary()

@@ -30,6 +30,7 @@ _ENDINGS = {
     "max_steps": "The run ended after the most turns allowed (max_steps), before the model answered.",
     "max_total_tokens": "The run ended after the most tokens allowed (max_total_tokens), before the model answered.",
     "overflow": "The run ended: the conversation is longer than the context.",
+    "repeated": "The run ended, since the model went in a circle.",
 }
 
 

@@ -18,7 +18,8 @@ class Tool(Record):
     `function` runs it (absent for tools described by a dictionary); `check` returns None for arguments (Python values)
     that fit, else one sentence that says what does not. `strict`: calls are constrained to the schema while they are
     written. `returns` is the JSON Schema of its result, which some chat templates show (transformers'
-    `get_json_schema` writes it under the key `return`). Made by `engine.tools.as_tool`.
+    `get_json_schema` writes it under the key `return`). `repeats`: an agent may call it again and again with the same
+    arguments, though its result stays the same (polling, dice). Made by `engine.tools.as_tool`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -30,6 +31,7 @@ class Tool(Record):
     returns: dict[str, Any] | None = None
     function: Callable[..., Any] | None = Field(default=None, repr=False)
     check: Callable[[Any], str | None] | None = Field(default=None, repr=False)
+    repeats: bool = False
 
     def openai(self) -> dict[str, Any]:
         """Returns the dictionary form that chat templates and OpenAI clients use, without `description` and `return`
