@@ -196,8 +196,7 @@ def load(own: OwnLibrary | None) -> Any:
     module.llama_log_set(CALLBACK, None)
     _ = _home()
     module.llama_backend_init()
-    if own is not None:
-        _load_backends(module, own)
+    _load_backends(module, own)
     if not amx_wanted():
         leave_out_amx(module._lib)
     return module
@@ -251,16 +250,21 @@ def _alone(name: str, folders: Sequence[str]) -> Any:
     return sys.modules.setdefault(name, module)  # whole, so that no other thread imports half of it
 
 
-def _load_backends(module: Any, own: OwnLibrary) -> None:
-    """Load the backends of a library that keeps them in separate files: llama.cpp looks for these next to the program,
-    which is Python. Raises EngineError if there are none."""
-    if not hasattr(module._lib, "ggml_backend_dev_count") or devices(module):
+def _load_backends(module: Any, own: OwnLibrary | None) -> None:
+    """Load the backends of a library that keeps them in separate files, one for each level of processor, say: llama.cpp
+    looks for these next to the program, which is Python. Raises EngineError if there are none."""
+    lib = module._lib
+    if not hasattr(lib, "ggml_backend_dev_count") or lib.ggml_backend_dev_count():
         return
-    if hasattr(module._lib, "ggml_backend_load_all_from_path"):
+    folder = Path(lib._name).parent if own is None else own.path.parent
+    if hasattr(lib, "ggml_backend_load_all_from_path"):
         prototype = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
-        prototype(("ggml_backend_load_all_from_path", module._lib))(os.fsencode(own.path.parent))
-    if not devices(module):
-        raise own.refused(f"it computes with backends, but {own.path.parent} has none that can be loaded")
+        prototype(("ggml_backend_load_all_from_path", lib))(os.fsencode(folder))
+    if not lib.ggml_backend_dev_count():
+        why = f"it computes with backends, but {folder} has none that can be loaded"
+        if own is not None:
+            raise own.refused(why)
+        raise EngineError(f"This build of llama-cpp-python cannot be used: {why}. Install it again.")
 
 
 def _close_sinks() -> None:
