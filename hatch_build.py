@@ -1,5 +1,5 @@
 """The build hook: puts models.toml, the templates and the built-in model inside the wheel, under engine/_files/, and a
-bill of materials beside the wheel's metadata (PEP 770).
+bill of materials beside the wheel's metadata (PEP 770). The metadata hook: README.md as an index of packages shows it.
 
 The data lie at the repository's root because people read and edit them there; `engine/support/_data.py` finds them
 in both places. The files are named one by one, since including a directory would ship whatever else lies in it.
@@ -7,12 +7,14 @@ in both places. The files are named one by one, since including a directory woul
 
 import hashlib
 import json
+import re
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 from packaging.version import Version
 
 NAMED = ("models.toml", "examples/default_model/builtin-q8_0.gguf")
@@ -71,6 +73,22 @@ def _vers(requirement: Any) -> str:
     """A requirement's versions in the vers notation of package URLs, which writes an exact version without `==`."""
     limits = sorted(requirement.specifier, key=lambda limit: Version(limit.version))
     return "vers:pypi/" + "|".join(limit.operator.removeprefix("==") + limit.version for limit in limits)
+
+
+def readme(text: str, source: str, version: str) -> str:
+    """README.md with whole addresses, of this version: links between files lead nowhere on an index of packages."""
+    text = re.sub(r"(!\[[^\]]*\]\()(?![a-z]+:|#)", rf"\g<1>{source}/raw/v{version}/", text)
+    return re.sub(r"((?<!!)\[[^\]]*\]\()(?![a-z]+:|#)", rf"\g<1>{source}/blob/v{version}/", text)
+
+
+class Readme(MetadataHookInterface):
+    """Makes the description of README.md."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Called by hatchling when it reads pyproject.toml."""
+        text = Path(self.root, "README.md").read_text(encoding="utf-8")
+        text = readme(text, metadata["urls"]["Source"], metadata["version"])
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}
 
 
 class WheelFiles(BuildHookInterface[Any]):

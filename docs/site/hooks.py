@@ -25,10 +25,11 @@ A hit in a title counts a thousand times as much as one in a text, hence so litt
 
 
 def on_config(config: Any, **_: Any) -> Any:
-    """Put the version behind the site's name, and a link to the source into the header once there is an address."""
+    """Put the version behind the site's name, and the addresses of the source and of the site, once there are any."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     config.site_name = f"{config.site_name} {project['version']}"
-    config.repo_url = project.get("urls", {}).get("Source")
+    if "OWNER" not in project["urls"]["Source"]:
+        config.repo_url, config.site_url = project["urls"]["Source"], project["urls"]["Documentation"]
     return config
 
 
@@ -52,3 +53,24 @@ def on_page_markdown(_markdown: str, page: Any, **_: Any) -> None:
 def on_page_content(html: str, **_: Any) -> str:
     """In code in a table `\\|` is a bar: GitHub takes the backslash away, Python-Markdown leaves it."""
     return re.sub(r"<td>.*?</td>", lambda cell: cell[0].replace("\\|", "|"), html, flags=re.DOTALL)
+
+
+def on_nav(nav: Any, config: Any, files: Any) -> Any:  # noqa: ARG001 - mkdocs passes it by name
+    """Remember the pages in their order, for `llms.txt`."""
+    config.extra["pages"] = nav.pages
+    return nav
+
+
+def on_post_build(config: Any, **_: Any) -> None:
+    """Write `llms.txt` (llmstxt.org): each page with its title and its first sentence, for programs that read."""
+    pages = [page for page in config.extra["pages"] if not page.file.src_uri.startswith("reference/api/")]
+    rows = [f"- [{page.title}]({config.site_url or ''}{page.url}): {_first_sentence(page.markdown)}" for page in pages]
+    text = "\n".join([f"# {config.site_name}", "", f"> {config.site_description}", "", *rows, ""])
+    Path(config.site_dir, "llms.txt").write_text(text, encoding="utf-8")
+
+
+def _first_sentence(markdown: str) -> str:
+    """Returns the first sentence of a page's paragraphs that introduces no block."""
+    prose = re.sub(r"^(```.*?^```|#.*?$|[|<!>].*?$)", "", markdown, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(prose.split()))
+    return next((each for each in re.split(r"(?<=[.:?]) ", text) if each.endswith(".")), "")

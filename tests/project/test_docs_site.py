@@ -233,3 +233,9 @@ def test_the_search_finds_what_people_look_for(words: str, page: str, site: Path
         if words in entry["text"].lower() + entry["title"].lower()
     }
     assert page in found
+
+
+def test_programs_find_every_page_with_a_sentence(site: Path) -> None:
+    rows = re.findall(r"^- \[(.+)\]\((\S+)\): (.+\.)$", (site / "llms.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(rows) > 35
+    assert all((site / page).is_file() for _, page, _ in rows)

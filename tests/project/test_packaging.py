@@ -6,6 +6,7 @@ it.
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import sysconfig
@@ -19,6 +20,7 @@ from shutil import copy2
 import pytest
 
 from engine.llama.own_library import TESTED_VERSION
+from hatch_build import readme
 
 BUILTIN = "examples/default_model/builtin-q8_0.gguf"
 JUNK = (
@@ -199,3 +201,12 @@ def test_the_console_command_and_the_module_are_the_same_program(wheel: Path) ->
     (points,) = (text for name, text in files.items() if name.endswith("entry_points.txt"))
     assert b"llama-engine = engine.cli:main" in points
     assert "engine/__main__.py" in files
+
+
+def test_an_index_shows_the_readme_with_whole_addresses(repository: Path) -> None:
+    project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = readme((repository / "README.md").read_text(encoding="utf-8"), project["urls"]["Source"], "1.2")
+    addresses = re.findall(r"\]\(([^)]*)\)", text)
+    assert f"{project['urls']['Source']}/raw/v1.2/docs/pictures/terminal.svg" in addresses
+    assert f"{project['urls']['Source']}/blob/v1.2/docs/index.md" in addresses
+    assert all(each.startswith("https://") for each in addresses)
