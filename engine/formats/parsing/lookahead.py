@@ -68,17 +68,17 @@ class Trial(ABC):
 
     def succeeds(self) -> Gen[bool]:
         """Whether the text at the front is a call. Consumes nothing; holds the text until that is decided."""
-        outer = self._outer
+        outer, has_ends = self._outer, bool(self._ends.literals)
         read: list[str] = []
         size = 0
         decided: bool | None = None
         while decided is None:
-            if self._ends.literals and (yield from outer.starts(self._ends)) is not None:
+            if has_ends and (yield from outer.starts(self._ends)) is not None:
                 decided = self._ended_text()
             elif not (yield from outer.more()):
                 decided = self._ended_output()
             else:
-                found = self._ends.pattern.search(outer.buffer, outer.pos + 1)
+                found = self._ends.pattern.search(outer.buffer, outer.pos + 1) if has_ends else None
                 stop = len(outer.buffer) if found is None else found.start()
                 text = outer.take(min(stop - outer.pos, LONGEST + 1 - size))
                 read.append(text)

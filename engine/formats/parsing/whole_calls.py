@@ -73,9 +73,10 @@ class WholeTrial(Trial):
 
     def __init__(self, reader: Reader, emitter: Emitter, spelling: Spelling, tools: "_Tools") -> None:
         super().__init__(reader, emitter, spelling, compiled())
+        self.inner.listener = None  # whether a value is malformed is known at its end
         self._tools = tools
         self._text: list[str] = []  # of the value that is being read
-        self._head = ""
+        self._named = False  # that value names a declared tool, or is too long to tell
         self.calls: list[tuple[str, str | None, str]] = []
         self._stand = False
 
@@ -93,7 +94,7 @@ class WholeTrial(Trial):
 
     def _value(self) -> Gen[bool]:
         """Read a JSON value, and find its calls."""
-        self.inner.record, self._head = self._text, ""
+        self.inner.record, self._named = self._text, False
         self._text.clear()
         outcome = yield from JsonReader(self.inner).value(nothing, "marker")
         is_call = outcome is Outcome.COMPLETE and self._may_call() and self._add("".join(self._text))
@@ -112,12 +113,13 @@ class WholeTrial(Trial):
 
     def _may_call(self) -> bool:
         """Whether the value that is being read may be a call, as it begins."""
-        if self.inner.record is None or len(self._head) == WINDOW:
-            return True  # none is being read, or what is known of its beginning stays the same
-        head = self._head = ("".join(self._text) + self._rest)[:WINDOW]
+        if self.inner.record is None or self._named:
+            return True
+        head = ("".join(self._text) + self._rest)[:WINDOW]
         if (begun := _begins(head)) is not True:
             return begun is None
         named = _NAME.search(head)
+        self._named = len(head) == WINDOW or (named is not None and bool(named[2]))
         if named is None:
             return not _NO_NAME.search(head)
         return self._tools.named(named[1]) is not None if named[2] else self._tools.may_name(named[1])
