@@ -6,17 +6,15 @@ Source of the format: OpenAI's harmony response format (gpt-oss).
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from engine.formats.families import ChannelSyntax
 from engine.formats.grammar.nodes import JsonText, Marker, Node, Words, in_order, maybe, one_of
 from engine.formats.grammar.schemas import Schemas
 from engine.formats.parsing.emitter import CallEmitter, Emitter, Span
 from engine.formats.parsing.json_reader import JsonReader, Outcome
-from engine.formats.parsing.quoting import Code
 from engine.formats.parsing.reader import CONTROL, CUT, Gen, Markers, Reader, Spelling, begins, compiled
 from engine.formats.parsing.shapes.section import raw_code, raw_writer
-from engine.formats.parsing.shown import ShownTrial
+from engine.formats.parsing.shown import ShownCode
 from engine.formats.parsing.unmarked import BareCalls, Demands
 from engine.types.tools import Tool
 
@@ -81,9 +79,8 @@ class ChannelTurn:
         self._in_answer = compiled(*self._in_body.literals, *self._fence.literals)
         self._is_end = compiled(*ends)
         self._is_role = compiled(syntax.role)
-        self._shown_of = partial(ShownTrial, reader, emitter, spelling)
-        self._shown_until = 0  # where code ends that shows marks, counted like `Reader.consumed`
-        self._left_fence: Code | None = None  # the fence in which a message ended
+        self._shown = ShownCode(reader, emitter, spelling)
+        self._to = (f" {syntax.recipient}",)  # with it a header names a function
         self._json = JsonReader(reader, self._in_body.literals, spelling.hard)
 
     def run(self) -> Gen[None]:
@@ -158,7 +155,7 @@ class ChannelTurn:
     def _body(self, header: _Header, raw: str, *, announced: bool) -> Gen[None]:
         reader, syntax = self._reader, self._syntax
         called = header.recipient not in ("", "user", "assistant", "all")
-        is_call = called and self._calls and announced and (yield from self._is_call())
+        is_call = called and self._calls and announced and not (yield from self._shown.has_call())
         if not announced:
             yield from self._unannounced(header, raw)
         elif header.role not in ("", syntax.role):
@@ -241,41 +238,10 @@ class ChannelTurn:
             if not hit or not (begins_message or is_end):
                 return hit
             is_quoted = (begins_message or quotes) and span.holds_call(hit)
-            if not is_quoted and not (yield from self._is_shown(hit, span)):
+            if not is_quoted and not (yield from self._shown.has_mark(span, hit, openers=self._to)):
                 return hit
             quotes = begins_message
             span.write(reader.take(len(hit)))
-
-    def _is_shown(self, hit: str, span: Span) -> Gen[bool]:
-        """Whether a mark stands in code, and is shown there."""
-        reader, emitter, code = self._reader, self._emitter, span.code
-        if code is None:
-            return False
-        before = emitter.in_reasoning, reader.answer_start
-        is_shown = reader.consumed < self._shown_until
-        if not is_shown:
-            if emitter.in_reasoning:  # as in `text_turn`
-                emitter.in_reasoning, reader.answer_start = False, reader.consumed + len(hit)
-            trial = self._shown_of(hit, code, openers=(f" {self._syntax.recipient}",))
-            is_shown = yield from trial.succeeds()
-            reader.call_start = None
-            self._shown_until = trial.end
-        if is_shown:
-            emitter.in_reasoning, reader.answer_start = before
-            span.show_mark()
-        elif code.is_fence:
-            self._left_fence = code
-        return is_shown
-
-    def _is_call(self) -> Gen[bool]:
-        """Whether the body at the front is a call's, rather than shown in a fence in which a message ended before."""
-        fence, self._left_fence = self._left_fence, None
-        if fence is None:
-            return True
-        trial = self._shown_of("", fence, called=True)
-        is_shown = yield from trial.succeeds()
-        self._left_fence = fence if is_shown else None
-        return not is_shown
 
     def _answer(self, span: Span) -> Gen[str | None]:
         """Read a body that is content, without the code fence around an answer that must be JSON."""

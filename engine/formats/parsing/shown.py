@@ -4,8 +4,9 @@ open.
 
 import re
 from collections.abc import Iterable
+from functools import partial
 
-from engine.formats.parsing.emitter import Emitter
+from engine.formats.parsing.emitter import Emitter, Span
 from engine.formats.parsing.lookahead import Trial
 from engine.formats.parsing.quoting import Code
 from engine.formats.parsing.reader import Gen, Reader, Spelling, compiled
@@ -15,6 +16,51 @@ ASIDE = 200
 an answer passes on; behind one the end of the code is looked for as far as any held call goes."""
 _TICK = "`"
 _TICKS = re.compile("`+")
+
+
+class ShownCode:
+    """Knows which marks, and which calls, a turn only shows in code. `bare`: a call may begin with a bracket."""
+
+    def __init__(self, reader: Reader, emitter: Emitter, spelling: Spelling, *, bare: bool = False) -> None:
+        self._reader, self._emitter = reader, emitter
+        self._trial = partial(ShownTrial, reader, emitter, spelling, bare=bare)
+        self._until = 0  # where code ends that shows marks, counted like `Reader.consumed`
+        self._left_fence: Code | None = None  # the fence in which a part of the turn ended
+
+    def has_mark(self, span: Span, mark: str, *, closers: Iterable[str] = (), openers: Iterable[str]) -> Gen[bool]:
+        """Whether the mark at the front, behind a span, is shown; for the rest see `ShownTrial`."""
+        reader, emitter, code = self._reader, self._emitter, span.code
+        if code is None:
+            return False
+        is_shown = reader.consumed < self._until
+        if not is_shown:
+            before = emitter.in_reasoning, reader.answer_start
+            if emitter.in_reasoning:
+                # While this is open, a constraint holds what follows to be what it looks like.
+                emitter.in_reasoning, reader.answer_start = False, reader.consumed + len(mark)
+            is_shown = yield from self._try(self._trial(mark, code, closers=closers, openers=openers))
+            if is_shown:
+                emitter.in_reasoning, reader.answer_start = before
+        if is_shown:
+            span.show_mark()
+        elif code.is_fence:
+            self._left_fence = code
+        return is_shown
+
+    def has_call(self) -> Gen[bool]:
+        """Whether the call at the front is shown, in a fence in which a part of the turn ended."""
+        fence, self._left_fence = self._left_fence, None
+        if fence is None:
+            return False
+        is_shown = self._reader.consumed < self._until or (yield from self._try(self._trial("", fence, called=True)))
+        self._left_fence = fence if is_shown else None
+        return is_shown
+
+    def _try(self, trial: "ShownTrial") -> Gen[bool]:
+        is_shown = yield from trial.succeeds()
+        self._reader.call_start = None
+        self._until = trial.end if is_shown else self._until
+        return is_shown
 
 
 class ShownTrial(Trial):

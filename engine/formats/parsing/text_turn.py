@@ -16,11 +16,10 @@ from typing import NamedTuple, TypeAlias, TypeVar, cast
 from engine.formats.families import Format
 from engine.formats.parsing.emitter import QUOTES, Emitter, Span
 from engine.formats.parsing.lookahead import LONG_TRIAL, LONGEST, MOST, DraftTrial
-from engine.formats.parsing.quoting import Code
 from engine.formats.parsing.reader import CUT, WINDOW, Gen, Mark, Reader, Spelling, begins, compiled
 from engine.formats.parsing.roles import BARE, Place, Role, roles_of
 from engine.formats.parsing.shapes import Section, SectionReader
-from engine.formats.parsing.shown import ShownTrial
+from engine.formats.parsing.shown import ShownCode
 from engine.formats.parsing.unmarked import BareCalls, Demands, bare_calls
 from engine.formats.parsing.whole_calls import WholeCalls
 
@@ -63,7 +62,7 @@ class TextTurn:
         self.bare = bare_calls(reader, emitter, format_.tools, spelling, demands)
         self.whole = WholeCalls(reader, emitter, spelling)
         self.trial_of = partial(DraftTrial, reader, emitter, spelling=spelling)
-        self.shown_of = partial(ShownTrial, reader, emitter, spelling, bare=self.bare is not None)
+        self.shown = ShownCode(reader, emitter, spelling, bare=self.bare is not None)
         self.exact = demands.exact
         self.span, self.lead, self.edge = Span(emitter, reader, "content"), "", "space"
         self.untouched = True  # no marker and no call so far
@@ -74,8 +73,6 @@ class TextTurn:
         self.closed = self.closed_for_good = False  # reasoning: by this part of the turn, by the prompt
         self.drafted = self.reasons_on = False  # a call stands, or stood, in reasoning that nothing has closed
         self.failed = 0  # trials
-        self.left_fence: Code | None = None  # the fence in which a part of the turn ended
-        self.shown_until = 0  # where code ends that shows marks, counted like `Reader.consumed`
         self.ends_in_calls = False
 
     def seeded(self) -> None:
@@ -290,7 +287,7 @@ def _whole_calls_stand(turn: TextTurn, hit: str) -> Step[bool]:
 
 
 def _whole_calls_act(turn: TextTurn, hit: str) -> Gen[bool]:
-    return (yield from turn.whole.stands_here()) and not (yield from _run(_shows_call(turn, hit)))
+    return (yield from turn.whole.stands_here()) and not (yield from _shows_call(turn, hit))
 
 
 def _is_owed(turn: TextTurn, hit: str) -> Step[bool]:
@@ -432,51 +429,18 @@ def _is_before_call(turn: TextTurn, hit: str) -> Gen[bool]:
     return (yield from turn.reader.judged(lambda rest: begins(rest.lstrip(), openers), len(hit))) is True
 
 
-def _is_shown(turn: TextTurn, hit: str) -> Step[bool]:
+def _is_shown(turn: TextTurn, hit: str) -> Gen[bool]:
     """It stands in code, and the code ends behind a call in it, or another such marker follows behind the code."""
-    code = turn.span.code
-    if code is None:
-        return False
-    if turn.reader.consumed < turn.shown_until:
-        turn.span.show_mark()
-        return True
-    return _try_shown(turn, hit, code)
+    marks, reasons = turn.roles.marks, turn.emitter.in_reasoning
+    closers = (hit, *marks[Role.CLOSES if reasons else Role.ANSWER_END])
+    if reasons and hit in marks[Role.ANSWER_END]:
+        closers = ()  # an answer may have ended with it
+    return turn.shown.has_mark(turn.span, hit, closers=closers, openers=marks[Role.CALLS])
 
 
-def _try_shown(turn: TextTurn, hit: str, code: Code) -> Gen[bool]:
-    reader, emitter, marks = turn.reader, turn.emitter, turn.roles.marks
-    before = emitter.in_reasoning, reader.answer_start
-    closers = (hit, *marks[Role.CLOSES if emitter.in_reasoning else Role.ANSWER_END])
-    if emitter.in_reasoning:
-        if hit in marks[Role.ANSWER_END]:
-            closers = ()  # an answer may have ended with it
-        # While this is open, a constraint holds what follows to be what it looks like.
-        emitter.in_reasoning, reader.answer_start = False, reader.consumed + len(hit)
-    trial = turn.shown_of(hit, code, closers=closers, openers=marks[Role.CALLS])
-    is_shown = yield from trial.succeeds()
-    reader.call_start = None
-    if is_shown:
-        emitter.in_reasoning, reader.answer_start = before
-        turn.shown_until = trial.end
-        turn.span.show_mark()
-    elif code.is_fence:
-        turn.left_fence = code
-    return is_shown
-
-
-def _shows_call(turn: TextTurn, _hit: str) -> Step[bool]:
+def _shows_call(turn: TextTurn, _hit: str) -> Gen[bool]:
     """A part of the turn ended in a fence, and the end of that fence follows the call."""
-    return turn.left_fence is not None and _try_shown_call(turn, turn.left_fence)
-
-
-def _try_shown_call(turn: TextTurn, fence: Code) -> Gen[bool]:
-    if turn.reader.consumed < turn.shown_until:
-        return True
-    trial = turn.shown_of("", fence, called=True)
-    is_shown = yield from trial.succeeds()
-    turn.reader.call_start = None
-    turn.shown_until, turn.left_fence = trial.end, fence if is_shown else None
-    return is_shown
+    return turn.shown.has_call()
 
 
 def _begins_no_draft(turn: TextTurn, opener: str) -> Step[bool]:
