@@ -4,6 +4,7 @@ import inspect
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, closing
 from contextvars import copy_context
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -50,16 +51,17 @@ def run(tool: Tool, arguments: str, context: ToolContext[Any] | None = None) -> 
     """Call the tool's function with arguments that a model wrote (JSON text), checked first.
 
     Every failure becomes text that the model can read: "Error: ...". A str or ToolOutcome result is returned unchanged,
-    an `Image`, an `Audio` or a list with one as parts if `context.media` has its kind, anything else as JSON. An async
-    function runs to completion, in a thread of its own if this thread already runs an event loop. Raises RequestError
-    if the tool has no function.
+    an `Image`, an `Audio` or a list with one as parts if `context.media` has its kind, anything else as JSON. What a
+    generator yields is a list. An async function runs to completion, in a thread of its own if this thread already runs
+    an event loop. Raises RequestError if the tool has no function.
     """
     call = _bound(tool, arguments, context)
     if isinstance(call, ToolOutcome):
         return call
     try:
         result = call()
-        return _for_model(_outcome(finish(result) if inspect.isawaitable(result) else result), context)
+        result = finish(_awaited(result)) if inspect.isawaitable(result) or inspect.isasyncgen(result) else result
+        return _for_model(_outcome(_whole(result, context)), context)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool is the user's code; its errors are the model's
         return _failure(error)
 
@@ -67,23 +69,28 @@ def run(tool: Tool, arguments: str, context: ToolContext[Any] | None = None) -> 
 async def run_async(
     tool: Tool, arguments: str, context: ToolContext[Any] | None = None, threads: Threads | None = None
 ) -> ToolOutcome:
-    """Like `run`, on an event loop: await an async function; call any other in a worker thread, through `threads`."""
+    """Like `run`, on an event loop: await an async function; call any other in a worker thread, through `threads`, and
+    read there what a generator yields."""
     import asyncio
 
     call = _bound(tool, arguments, context)
     if isinstance(call, ToolOutcome):
         return call
     try:
-        result = call() if is_async(tool) else await (threads or asyncio.to_thread)(call)
-        outcome = _outcome(await result if inspect.isawaitable(result) else result)
+        thread = threads or asyncio.to_thread
+        result = call() if is_async(tool) else await thread(lambda: _whole(call(), context))
+        result = await _awaited(result)
+        if inspect.isgenerator(result):
+            result = await asyncio.to_thread(_whole, result, context)
+        outcome = _outcome(result)
         return await asyncio.to_thread(_for_model, outcome, context) if outcome.parts else outcome
     except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
         return _failure(error)
 
 
 def is_async(tool: Tool) -> bool:
-    """Whether the tool's function is a coroutine function."""
-    return inspect.iscoroutinefunction(tool.function)
+    """Whether the tool's function is a coroutine function, or an async generator."""
+    return inspect.iscoroutinefunction(tool.function) or inspect.isasyncgenfunction(tool.function)
 
 
 def error_text(reason: str) -> str:
@@ -119,6 +126,29 @@ def _bound(tool: Tool, arguments: str, context: ToolContext[Any] | None) -> Call
     if tool.check and (reason := tool.check(values)):
         return _unfit(reason)
     return lambda: function(**values)
+
+
+def _whole(result: object, context: ToolContext[Any] | None) -> object:
+    """Returns all that a generator yields, unless its call is cancelled; else the result itself."""
+    if not inspect.isgenerator(result):
+        return result
+    items: list[object] = []
+    with closing(result):
+        for item in result:
+            if context is not None and context.cancelled:
+                raise RequestError("the call was cancelled while its results were read.")
+            items.append(item)
+    return items
+
+
+async def _awaited(result: Any) -> Any:
+    """Returns what an awaitable returns, or all that an async generator yields; else the result itself."""
+    if inspect.isawaitable(result):
+        result = await result
+    if not inspect.isasyncgen(result):
+        return result
+    async with aclosing(result):
+        return [item async for item in result]
 
 
 def _unfit(reason: str) -> ToolOutcome:
