@@ -3,6 +3,7 @@ only these to llama.cpp's samplers, which first make a record of every token."""
 
 import ctypes
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from engine.llama.lib import brief, library
@@ -119,12 +120,13 @@ def unlikely_instead(logits: "NDArray[np.float32]", mask: "Mask", token: int) ->
     return bool(logits[allowed_tokens(mask, logits.size)].max() < logits.max() - _UNLIKELY)
 
 
-def only(token: int, words: int) -> "Mask":
-    """Returns the mask of so many words that allows this token alone."""
+def only(tokens: Sequence[int], words: int) -> "Mask":
+    """Returns the mask of so many words that allows these tokens alone."""
     import numpy as np
 
     mask = np.zeros(words, dtype=np.uint32)
-    mask[token >> 5] = 1 << (token & 31)
+    for token in tokens:
+        mask[token >> 5] |= np.uint32(1 << (token & 31))
     return mask.view(np.int32)
 
 

@@ -36,7 +36,7 @@ from engine.llama.thread_rule import ContextThreads
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.adapters.adapters import Scales
 from engine.runtime.cache.state_file import Origin
-from engine.runtime.loop.backend import ContextInfo, Row, Sampler
+from engine.runtime.loop.backend import Ahead, ContextInfo, Row, Sampler
 from engine.runtime.loop.config import ContextOptions
 from engine.runtime.loop.logprobs import TokenLogprobs, likeliest, token_logprobs
 from engine.runtime.media.media import Embeddings, MediaChunk
@@ -364,9 +364,10 @@ class LlamaBackend:
         mask: "Mask | None" = None,
         ends: "NDArray[np.intp] | None" = None,
         opening: int | None = None,
+        ahead: Ahead | None = None,
     ) -> int:
         """Draw a token and accept it. Raises DecodeError("nan") if the logits are not numbers."""
-        return self._mine(sampler).draw(self._handle(), row, self.logits(row), mask, ends, opening)
+        return self._mine(sampler).draw(self._handle(), row, self.logits(row), mask, ends, opening, ahead)
 
     def logprobs(self, row: int, token: int, top: int | tuple[int, ...]) -> TokenLogprobs:
         """Returns log-probabilities of a row, before any filter, bias or temperature: the token's own, and the `top`

@@ -27,6 +27,7 @@ from engine.llama.lib import brief, library
 from engine.llama.penalties import Penalties
 from engine.llama.softmax import Softmax
 from engine.llama.vocab import LlamaVocab
+from engine.runtime.loop.backend import Ahead
 from engine.support.errors import DecodeError, EngineError, RequestError
 from engine.types.sampling import SamplerName, SamplingParams
 
@@ -234,16 +235,20 @@ class LlamaSampler:
         mask: "Mask | None" = None,
         ends: "NDArray[np.intp] | None" = None,
         opening: int | None = None,
+        ahead: Ahead | None = None,
     ) -> int:
         """Draw from a row's logits and accept the token. The logits are unchanged afterwards. `mask`: only tokens whose
         bits are set may be drawn, as if the others had no probability before any filter. `ends`: of these tokens the
         allowed ones have the probability of all, so that a value ends where the model would end it, whatever the mask
         allows behind its end. `opening`: the token that is drawn where the model would write none of the allowed ones.
+        `ahead`: only these may be drawn, and their logits get so much more.
 
         Raises DecodeError("nan") if the model's logits are not numbers, RequestError if no token may be drawn, and if
         they are no numbers only behind what the request does to them."""
         try:
-            return self._draw(context, row, logits, mask, ends, opening)
+            if ahead is not None:
+                mask = only(ahead.tokens, (self._size + 31) // 32)
+            return self._draw(context, row, logits, mask, ends, opening, ahead)
         except DecodeError as error:
             if self._bias is None and not self._processors and self._forbidden is None:
                 raise
@@ -261,6 +266,7 @@ class LlamaSampler:
         mask: "Mask | None",
         ends: "NDArray[np.intp] | None",
         opening: int | None,
+        ahead: Ahead | None,
     ) -> int:
         self._check_open()
         undo: list[tuple[Any, Any]] = []
@@ -281,6 +287,10 @@ class LlamaSampler:
                 tokens = self._penalties.tokens()
                 undo.append((tokens, logits[tokens]))
                 self._penalties.apply(logits, tokens)
+            if ahead is not None:
+                tokens = list(ahead.tokens)
+                undo.append((tokens, logits[tokens]))
+                logits[tokens] += ahead.more
             if mask is None:
                 token = self._pick(context, row, logits)
             else:
@@ -288,7 +298,7 @@ class LlamaSampler:
                     undo.append((given.tokens, logits[given.tokens]))
                     logits[given.tokens] += given.more
                 if opening is not None and unlikely_instead(logits, mask, opening):
-                    mask = only(opening, mask.size)
+                    mask = only([opening], mask.size)
                 token = self._pick_allowed(context, row, logits, mask, undo)
         finally:
             for tokens, before in reversed(undo):

@@ -27,7 +27,7 @@ from engine.runtime.adapters.adapters import Scales
 from engine.runtime.cache.slots import common_prefix
 from engine.runtime.cache.state_file import Origin
 from engine.runtime.guidance.matcher import Mask, TokenIds
-from engine.runtime.loop.backend import ContextInfo, Row, Sampler
+from engine.runtime.loop.backend import Ahead, ContextInfo, Row, Sampler
 from engine.runtime.loop.logprobs import Logprob, TokenLogprobs
 from engine.runtime.media.media import Embeddings, MediaChunk, Projector, row_tokens
 from engine.runtime.stream.embed_queue import VectorInfo
@@ -211,6 +211,7 @@ class ScriptedBackend:
             kv_tokens=kv_tokens or 0,
             n_batch=n_batch,
             n_outputs=n_batch,
+            certain=True,
             can_share=trimmable,
             cut_states=None if trimmable else 0,
             checkpoint_bytes=0 if trimmable else 1 << 20,
@@ -348,6 +349,7 @@ class ScriptedBackend:
         mask: "Mask | None" = None,
         ends: "TokenIds | None" = None,  # noqa: ARG002 - a script says what is drawn: there are no probabilities
         opening: int | None = None,  # noqa: ARG002 - the same
+        ahead: Ahead | None = None,  # noqa: ARG002 - the same
     ) -> int:
         if not isinstance(sampler, ScriptedSampler):
             raise EngineError(f"{sampler!r} was not made by this backend; take one from its sampler().")

@@ -45,6 +45,7 @@ class Usage(Record):
     `limit` is what cut off an answer that ended by "length": `max_tokens`, `repetition_limit`, or the end of the
     context. `sampling` tells what the tokens were drawn with, and who said so: "temperature 0.6 (the caller); top_k 40
     (the file)". The engine wrote the last `closed_characters` of a JSON answer, to close it (`close_at_limit`).
+    `weighed_tokens` were tried where a form leaves a few texts, to choose one as a whole.
     A usage is false where nothing was counted: a server need not tell.
     """
 
@@ -64,6 +65,7 @@ class Usage(Record):
     limit: Limit | None = None
     sampling: str = ""
     closed_characters: int = 0
+    weighed_tokens: int = 0
 
     def __bool__(self) -> bool:
         return self.total_tokens > 0

@@ -49,6 +49,11 @@ class JsonPlace:
         in_list = bool(self._open) and self._open[-1].keys is None
         return self._size - (self._string_start if self.in_string and not in_list else self._open[-1].start)
 
+    @property
+    def begins_text(self) -> bool:
+        """Whether the last byte was the quote that opens a text, no key."""
+        return self.in_string and self._key is None and self._size == self._string_start
+
     def feed(self, data: bytes) -> None:
         """Read on."""
         if self.in_string and self._key is None and not self._escaped and not {*data} & {_QUOTE, _ESCAPE}:

@@ -33,6 +33,8 @@ _GBNF_ESCAPE = re.compile(r"\\(?:(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})|.)", re.DOTAL
 _TO_QUOTE = re.compile(rb'(?:[^"\\]|\\.)*"', re.DOTALL)
 _KEY = re.compile(rb'[ \t\r\n]*"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _KEY_BEHIND_COMMA = re.compile(rb"," + _KEY.pattern, re.DOTALL)
+MOST_VALUES = 32
+"""Of more texts that a schema leaves none is weighed as a whole."""
 _SLOW = 0.05
 """Seconds of this thread's processor time that a token may take; the largest schemas take a thousandth of a second. A
 mask takes up to ten times as long as its token."""
@@ -55,13 +57,14 @@ class Tokens(VocabularyTokens, Protocol):
 class Matcher:
     """One turn's position in a grammar. Used by one thread at a time."""
 
-    __slots__ = ("_digits", "_inner", "_slow", "_table", "json")
+    __slots__ = ("_digits", "_inner", "_place", "_slow", "_table", "json")
 
     def __init__(self, inner: Any, table: "Table", digits: Digits | None = None) -> None:
         self._inner = inner
         self._table = table
         self._slow = 0
         self._digits = digits
+        self._place = JsonPlace()
         self.json: JsonPlace | None = None
         """Set for an answer that is one JSON text: its place there, so that no key is written twice."""
 
@@ -86,8 +89,10 @@ class Matcher:
         for token in tokens:
             data = self._table.bytes[token]
             self._digits.feed(data)
-            if self.json is not None and token not in self._table.marks.numbers:
-                self.json.feed(data)
+            if token not in self._table.marks.numbers:
+                self._place.feed(data)
+                if self.json is not None:
+                    self.json.feed(data)
 
     def consume_text(self, text: str) -> bool:
         """Advance by plain text, however it is tokenized. Returns False, and changes nothing, if the grammar does not
@@ -137,6 +142,38 @@ class Matcher:
         return next(iter(self._table.inner.tokenize_bytes(self._inner.compute_ff_bytes())), None)
 
     @property
+    def opens_text(self) -> bool:
+        """Whether the last byte opened a text of JSON that is no key."""
+        return self._digits is not None and self._place.begins_text
+
+    @property
+    def values(self) -> list[list[int]]:
+        """The few texts that a schema leaves where a text opens, each as its tokens with the quote behind it: an enum,
+        a tool's name. Empty elsewhere, and where there are more than a few."""
+        if not self.opens_text:
+            return []
+        found, todo = list[bytes](), [(self.copy(), b"")]
+        while todo:
+            at, text = todo.pop()
+            forced = at.inner.compute_ff_bytes()
+            if (end := _TO_QUOTE.match(forced)) is not None:
+                found.append(text + end[0])
+                continue
+            if forced and not at.inner.consume_tokens(self._table.inner.tokenize_bytes(forced)):
+                return []
+            follows = [token for token in self._table.single_bytes if at.allowed([token])]
+            if len(found) + len(todo) + len(follows) > MOST_VALUES:
+                return []
+            for token in follows:
+                then = at.copy()
+                data = self._table.bytes[token]
+                if data == b'"':
+                    found.append(text + forced + data)
+                elif then.inner.consume_tokens([token]):
+                    todo.append((then, text + forced + data))
+        return [self._table.inner.tokenize_bytes(text) for text in found] if len(found) > 1 else []
+
+    @property
     def accepts(self) -> bool:
         """Whether the text so far is complete."""
         return self._inner.is_accepting()
@@ -161,6 +198,7 @@ class Matcher:
     def copy(self) -> "Matcher":
         """Returns an independent matcher at the same position."""
         other = Matcher(self._inner.deep_copy(), self._table, self._digits and self._digits.copy())
+        other._place = self._place.copy()
         other.json = self.json and self.json.copy()
         return other
 

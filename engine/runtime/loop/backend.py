@@ -28,6 +28,13 @@ class Row(NamedTuple):
     output: bool
 
 
+class Ahead(NamedTuple):
+    """First tokens of the texts, and what each one's log-probability gets for what follows it."""
+
+    tokens: tuple[int, ...]
+    more: tuple[float, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class ContextInfo:
     """The sizes and properties of a context, fixed when it is made.
@@ -45,6 +52,7 @@ class ContextInfo:
       window for a sliding one, since llama.cpp saves what the last token sees (llama-kv-cache.cpp, `state_write`).
     - `passes_idle`: attention takes longer for the cells of idle sequences (a pool on the CPU).
     - `checkpoint_bytes`: maximum size of all checkpoints together; 0 if none are needed.
+    - `certain`: each next token is known, as in a script: nothing need be weighed.
     - `generates`: it can continue a text. False for embedding models, which only make vectors.
     - `vectors`: the vectors that it makes of texts. `positions`: how far the model's positions reach, in words.
     - `media`: the kinds of media that the model's projector makes rows of; none without a projector.
@@ -61,6 +69,7 @@ class ContextInfo:
     cut_states: int | None = None
     passes_idle: bool = False
     checkpoint_bytes: int = 0
+    certain: bool = False
     generates: bool = True
     vectors: VectorInfo | None = None
     positions: str = ""
@@ -207,11 +216,12 @@ class Backend(Protocol):
         mask: "Mask | None" = None,
         ends: "TokenIds | None" = None,
         opening: int | None = None,
+        ahead: "Ahead | None" = None,
     ) -> int:
         """Draw a token from the logits of row `row` of the last decode (which had `output`), and accept it. `mask`:
         allow only tokens whose bits are set. `ends`: tokens that begin alike, with what ends a value; those of them
         that are allowed have the mass of all. `opening`: the token that is drawn where the model would write none of
-        those that are allowed.
+        those that are allowed. `ahead`: only these tokens may be drawn, with so much more.
 
         Raises DecodeError with reason "nan" when the logits are not numbers, RequestError when no token may be drawn.
         """

@@ -9,12 +9,13 @@ from engine.runtime.cache.prefix import PrefixCache
 from engine.runtime.cache.slots import common_prefix
 from engine.runtime.draft.drafter import Drafts
 from engine.runtime.guidance.matcher import Mask, masks
-from engine.runtime.loop.backend import Backend, Row
+from engine.runtime.loop.backend import Ahead, Backend, Row
 from engine.runtime.loop.logprobs import TokenLogprobs
 from engine.runtime.loop.replies import Replies
 from engine.runtime.loop.scheduler import Chunk
 from engine.runtime.loop.sequence import SequenceState
-from engine.support.errors import DecodeError
+from engine.runtime.loop.weighing import weighed
+from engine.support.errors import DecodeError, EngineError
 from engine.types.sampling import FinishReason
 
 _log = logging.getLogger("engine.runner")
@@ -81,7 +82,32 @@ class Draws:
         self._drafts = drafts
         self._clock = clock
 
-    def draw(self, state: SequenceState, row: int, mask: "Mask | None" = None) -> FinishReason | None:
+    def choose(self, state: SequenceState, row: int, mask: "Mask") -> FinishReason | None:
+        """Draw a token where a text opens: if a form leaves only a few, as likely as all of what they are. Nothing is
+        drawn, and the last token evaluated again, where these could not be tried. The logits of all other rows are
+        gone then."""
+        matcher = state.generation.matcher
+        texts = [] if matcher is None else matcher.values
+        longest = max(map(len, texts), default=0)
+        if not 0 < longest <= self._backend.info.n_outputs or not self._cache.make_room(longest):
+            return self.draw(state, row, mask)
+        try:
+            ahead = weighed(self._backend, state, row, texts)
+        except (EngineError, MemoryError) as error:
+            _log.warning("What may follow could not be weighed: %s", error)
+            state.weighs = isinstance(error, DecodeError) and error.reason == "aborted"
+            held = self._cache.reconcile(state.sequence)
+            state.evaluated = self._cache.cut(state.sequence, min(held, len(state.tokens) - 1))
+            return None
+        return self.draw(state, row if ahead is None else 0, mask, ahead)
+
+    def postpone(self, state: SequenceState) -> None:
+        """Let the last token be evaluated again in the next step, before the next is drawn."""
+        state.evaluated = self._cache.cut(state.sequence, state.evaluated - 1)
+
+    def draw(
+        self, state: SequenceState, row: int, mask: "Mask | None" = None, ahead: Ahead | None = None
+    ) -> FinishReason | None:
         """Draw a token and process it; returns why the turn ended, if it did."""
         if state.request.pin:
             return "stop"
@@ -93,7 +119,7 @@ class Draws:
         if state.request.constraint is not None and (matcher := state.generation.matcher) is not None:
             matcher.check()
             ends, opening = matcher.ends, matcher.opening
-        token = self._backend.sample(sampler, row, mask, ends, opening)
+        token = self._backend.sample(sampler, row, mask, ends, opening, ahead)
         if state.first_token is None:
             state.first_token = self._clock()
         events, forced, finish, dropped = state.generation.advance(token)
@@ -136,6 +162,9 @@ class Draws:
             right += same
             self.say(state, row + right, state.evaluated + right)
             if finish is not None or same < len(new):
+                break
+            if state.opens:
+                right -= 1  # the last token is evaluated again, and what may follow tried
                 break
             mask = masks_of([state]).get(state)
         if self._drafts is not None and not state.request.scored:

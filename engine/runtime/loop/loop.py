@@ -16,7 +16,7 @@ from engine.runtime.cache.prefix import Blocked, PrefixCache
 from engine.runtime.cache.state_store import OriginStates, StateStore
 from engine.runtime.draft.drafter import drafter_for
 from engine.runtime.guidance.guide import Guide
-from engine.runtime.guidance.matcher import Compiler
+from engine.runtime.guidance.matcher import Compiler, Mask
 from engine.runtime.loop.backend import Backend
 from engine.runtime.loop.config import KEPT_STATES, LoopOptions
 from engine.runtime.loop.drawing import Draws, evaluate, masks_of, masks_together
@@ -60,7 +60,7 @@ class Loop:
         self._backend = backend
         self.compiler = Compiler(backend.vocab)
         """Compiles grammars; may be used from any thread."""
-        self._n_ctx = backend.info.n_ctx
+        self._n_ctx, self._certain = backend.info.n_ctx, backend.info.certain
         self._tokens = TokenTable(backend.vocab)
         self._store = options.states
         self.cache = PrefixCache(
@@ -114,6 +114,7 @@ class Loop:
             self._replies.refuse(request.id, contained(error))
             return
         state = SequenceState(request, generation, [*request.tokens, *opening.forced], now)
+        state.weighs = not (self._certain or request.media)
         self._states[request.id] = state
         self._scoring += bool(request.scored)
         self._seeing += bool(request.media)
@@ -316,15 +317,20 @@ class Loop:
         not numbers, for the first time."""
         doubtful: list[SequenceState] = []
         masks = masks_together([state for state, _, _ in due if state.draws]) if constrained else {}
+        if constrained:  # what is tried takes the others' logits
+            due = sorted(due, key=lambda each: self._chooses(each[0]))
         for state, at, draft in due:
             try:
                 says, finish = state.unsaid is not None, None
                 if says:
                     self._draws.say(state, at, state.evaluated)
                     finish = state.ending if state.evaluated == state.goal else None
+                if state is not due[-1][0] and self._chooses(state):
+                    self._draws.postpone(state)
+                    continue
                 if not says or state.draws:
                     mask = (masks_of([state]) if masks is None else masks).get(state)
-                    finish = self._draws.along(state, at, draft, mask) if draft else self._draws.draw(state, at, mask)
+                    finish = self._drawn(state, at, draft, mask)
                     if finish is None and len(state.tokens) > self._n_ctx:
                         finish = "length"
                 if finish is not None and not (says and state.ends_later(finish, self._n_ctx)):
@@ -339,6 +345,17 @@ class Loop:
                     if _is_nan(error):
                         self._convicted()
         return doubtful
+
+    def _drawn(self, state: SequenceState, at: int, draft: tuple[int, ...], mask: "Mask | None") -> FinishReason | None:
+        if draft:
+            return self._draws.along(state, at, draft, mask)
+        if mask is not None and self._chooses(state):
+            return self._draws.choose(state, at, mask)
+        return self._draws.draw(state, at, mask)
+
+    def _chooses(self, state: SequenceState) -> bool:
+        """Whether the texts that may follow are tried now."""
+        return state.opens and state.draws and self.cache.takes_guesses
 
     def _cleared(self, state: SequenceState) -> None:
         """It is not to blame: others go on, and it does as soon as all that are in doubt were computed alone."""
@@ -363,7 +380,8 @@ class Loop:
             state.draft = scored[len(state.tokens) - len(state.request.tokens) : -1] if scored else ()
         if self._drafts is not None and self.cache.takes_guesses:
             due, rows = self._scheduler.guessing
-            self._drafts.guess([each for each in due if not (each.request.scored or each.request.media)], rows)
+            guessing = (each for each in due if not (each.request.scored or each.request.media or each.opens))
+            self._drafts.guess(list(guessing), rows)
 
     def _expire(self) -> None:
         now = self._clock()

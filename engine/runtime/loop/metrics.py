@@ -16,6 +16,7 @@ _COUNTERS = (
     ("drafted_tokens", "Tokens guessed ahead."),
     ("accepted_tokens", "Tokens guessed ahead that came true."),
     ("undrafted_tokens", "Tokens drawn without a guess, because guesses did not pay."),
+    ("weighed_tokens", "Tokens tried where a form leaves a few texts, to choose one as a whole."),
     ("prefill_seconds", "Seconds from a request's start to its first token, summed over requests."),
     ("decode_seconds", "Seconds from a request's first token to its end, summed over requests."),
 )
@@ -42,6 +43,7 @@ class Metrics(Printed):
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     undrafted_tokens: int = 0
+    weighed_tokens: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     time_to_first_token: float = 0.0

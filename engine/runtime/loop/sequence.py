@@ -30,7 +30,8 @@ class SequenceState:
     reports. `rows`: those of `next_unit`, once it is encoded; the first `begun` of them are evaluated. `alone`: its
     logits were not numbers, so nothing runs beside it until they are; `doubts`: how often that was. `unsaid`: the index
     of the first token whose log-probability is yet to come, if the request asked for them; else None. `ending`: why the
-    turn is over, once `goal` tokens are evaluated for that.
+    turn is over, once `goal` tokens are evaluated for that. `weighs`: texts are weighed whole;
+    `weighed`: the tokens that were evaluated for that.
     """
 
     request: Request
@@ -58,6 +59,8 @@ class SequenceState:
     aborts: int = 0
     alone: bool = False
     doubts: int = 0
+    weighs: bool = True
+    weighed: int = 0
     unsaid: int | None = None
     ending: FinishReason | None = None
     goal: int = 0
@@ -101,6 +104,12 @@ class SequenceState:
     def draws(self) -> bool:
         """Whether the next token is drawn: all are evaluated."""
         return self.evaluated == len(self.tokens) and self.ending is None
+
+    @property
+    def opens(self) -> bool:
+        """Whether a text opens of which a form may leave only a few: these are weighed before the next draw."""
+        matcher = self.generation.matcher if self.weighs and self.request.constraint is not None else None
+        return matcher is not None and matcher.opens_text
 
     @property
     def first_output(self) -> int:
@@ -153,6 +162,7 @@ class SequenceState:
             dropped_calls=self.generation.dropped_calls,
             sampling=self.request.usage.sampling,
             closed_characters=self.generation.closed_characters,
+            weighed_tokens=self.weighed,
         )
 
 
