@@ -64,7 +64,7 @@ class Matcher:
         self._table = table
         self._slow = 0
         self._digits = digits
-        self._place = JsonPlace()
+        self._place: JsonPlace | None = None  # of what was consumed, once something was
         self.json: JsonPlace | None = None
         """Set for an answer that is one JSON text: its place there, so that no key is written twice."""
 
@@ -90,6 +90,7 @@ class Matcher:
             data = self._table.bytes[token]
             self._digits.feed(data)
             if token not in self._table.marks.numbers:
+                self._place = self._place or JsonPlace()
                 self._place.feed(data)
                 if self.json is not None:
                     self.json.feed(data)
@@ -144,7 +145,7 @@ class Matcher:
     @property
     def opens_text(self) -> bool:
         """Whether the last byte opened a text of JSON that is no key."""
-        return self._digits is not None and self._place.begins_text
+        return self._place is not None and self._place.begins_text
 
     @property
     def values(self) -> list[list[int]]:
@@ -198,7 +199,7 @@ class Matcher:
     def copy(self) -> "Matcher":
         """Returns an independent matcher at the same position."""
         other = Matcher(self._inner.deep_copy(), self._table, self._digits and self._digits.copy())
-        other._place = self._place.copy()
+        other._place = self._place and self._place.copy()
         other.json = self.json and self.json.copy()
         return other
 

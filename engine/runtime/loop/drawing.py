@@ -82,6 +82,16 @@ class Draws:
         self._drafts = drafts
         self._clock = clock
 
+    def chooses(self, state: SequenceState) -> bool:
+        """Whether the texts that may follow are tried now."""
+        return state.opens and state.draws and self._cache.takes_guesses
+
+    def next(self, state: SequenceState, row: int, draft: tuple[int, ...], mask: "Mask | None") -> FinishReason | None:
+        """Draw a token, and one more for each guess that was right; returns why the turn ended, if it did."""
+        if draft:
+            return self.along(state, row, draft, mask)
+        return self.draw(state, row, mask) if mask is None or not self.chooses(state) else self.choose(state, row, mask)
+
     def choose(self, state: SequenceState, row: int, mask: "Mask") -> FinishReason | None:
         """Draw a token where a text opens: if a form leaves only a few, as likely as all of what they are. Nothing is
         drawn, and the last token evaluated again, where these could not be tried. The logits of all other rows are

@@ -16,7 +16,7 @@ from engine.runtime.cache.prefix import Blocked, PrefixCache
 from engine.runtime.cache.state_store import OriginStates, StateStore
 from engine.runtime.draft.drafter import drafter_for
 from engine.runtime.guidance.guide import Guide
-from engine.runtime.guidance.matcher import Compiler, Mask
+from engine.runtime.guidance.matcher import Compiler
 from engine.runtime.loop.backend import Backend
 from engine.runtime.loop.config import KEPT_STATES, LoopOptions
 from engine.runtime.loop.drawing import Draws, evaluate, masks_of, masks_together
@@ -318,19 +318,19 @@ class Loop:
         doubtful: list[SequenceState] = []
         masks = masks_together([state for state, _, _ in due if state.draws]) if constrained else {}
         if constrained:  # what is tried takes the others' logits
-            due = sorted(due, key=lambda each: self._chooses(each[0]))
+            due = sorted(due, key=lambda each: self._draws.chooses(each[0]))
         for state, at, draft in due:
             try:
                 says, finish = state.unsaid is not None, None
                 if says:
                     self._draws.say(state, at, state.evaluated)
                     finish = state.ending if state.evaluated == state.goal else None
-                if state is not due[-1][0] and self._chooses(state):
+                if state is not due[-1][0] and self._draws.chooses(state):
                     self._draws.postpone(state)
                     continue
                 if not says or state.draws:
                     mask = (masks_of([state]) if masks is None else masks).get(state)
-                    finish = self._drawn(state, at, draft, mask)
+                    finish = self._draws.next(state, at, draft, mask)
                     if finish is None and len(state.tokens) > self._n_ctx:
                         finish = "length"
                 if finish is not None and not (says and state.ends_later(finish, self._n_ctx)):
@@ -345,17 +345,6 @@ class Loop:
                     if _is_nan(error):
                         self._convicted()
         return doubtful
-
-    def _drawn(self, state: SequenceState, at: int, draft: tuple[int, ...], mask: "Mask | None") -> FinishReason | None:
-        if draft:
-            return self._draws.along(state, at, draft, mask)
-        if mask is not None and self._chooses(state):
-            return self._draws.choose(state, at, mask)
-        return self._draws.draw(state, at, mask)
-
-    def _chooses(self, state: SequenceState) -> bool:
-        """Whether the texts that may follow are tried now."""
-        return state.opens and state.draws and self.cache.takes_guesses
 
     def _cleared(self, state: SequenceState) -> None:
         """It is not to blame: others go on, and it does as soon as all that are in doubt were computed alone."""
