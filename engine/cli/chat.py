@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from engine.tools import error_text
 from engine.turns.options import TurnOptions
 from engine.types.completion import Completion, Usage, figures
 from engine.types.events import Event, ReasoningDelta
-from engine.types.media import Audio, Image, Media
+from engine.types.media import Audio, Image, Media, MediaKind
 from engine.types.messages import Message
 from engine.types.parts import ToolCall
 from engine.types.tools import Tool
@@ -161,7 +161,9 @@ class Chat:
             case "/model", _:
                 self._switch(argument)
             case "/file", _ if argument:
-                self._shown.append(shown := _file_content(Path(argument)))
+                with self._llm.source.lease() as parts:
+                    takes = parts.service.info.media
+                self._shown.append(shown := _file_content(Path(argument), takes))
                 about = f"a text of {len(shown):,} characters" if isinstance(shown, str) else shown.about
                 self._note(f"{argument}, {about}, goes with the next question")
             case "/retry" | "/undo", "":
@@ -389,10 +391,17 @@ def model_name(llm: Engine) -> str:
         return llm.family.title
 
 
-def _file_content(path: Path) -> Media | str:
-    """Returns a picture, a sound, or the text of any other file. Raises RequestError for one that cannot be read."""
+def _file_content(path: Path, takes: Collection[MediaKind]) -> Media | str:
+    """Returns a picture, a sound, or the text of any other file. Raises RequestError for one that cannot be read, and
+    for a picture or a sound that the model does not take."""
     kind = (mimetypes.guess_type(path.name)[0] or "").partition("/")[0]
     if kind in ("image", "audio"):
+        if kind not in takes:
+            seen = "pictures" if kind == "image" else "sounds"
+            raise RequestError(
+                f"{path} cannot be read: this model takes no {seen}. Take one that does, with its projector: "
+                "--projector auto."
+            )
         return Image(path) if kind == "image" else Audio(path)
     try:
         return read_regular(path, _LONGEST_TEXT).decode()

@@ -304,6 +304,20 @@ def test_a_question_that_is_asked_again_has_its_pictures_and_calls_are_undone_wi
     assert "from a file" in script.asked[4], "the file waits for the next question that is typed"
 
 
+@pytest.mark.parametrize(("name", "seen"), [("photo.png", "pictures"), ("voice.wav", "sounds")])
+def test_a_picture_for_a_model_that_takes_none_is_told_so(
+    scripted: Scripted, types: Types, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, seen: str
+) -> None:
+    """Before anything is needed to read it."""
+    (tmp_path / name).write_bytes(b"no picture at all")
+    scripted("Yes.")
+    types(f"/file {tmp_path / name}", "one")
+    assert main(["chat"]) == 0
+    said = "".join(capsys.readouterr())
+    assert f"takes no {seen}" in said
+    assert "--projector auto" in said
+
+
 def test_what_a_chat_uses_is_shown(
     scripted: Scripted, types: Types, tools: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
