@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from engine.formats.parsing.emitter import Emitter, Span
-from engine.formats.parsing.lookahead import Trial
+from engine.formats.parsing.lookahead import LONG_TRIAL, MOST, Trial
 from engine.formats.parsing.quoting import Code
 from engine.formats.parsing.reader import Gen, Reader, Spelling, compiled
 
@@ -25,6 +25,7 @@ class ShownCode:
         self._reader, self._emitter = reader, emitter
         self._trial = partial(ShownTrial, reader, emitter, spelling, bare=bare)
         self._until = 0  # where code ends that shows marks, counted like `Reader.consumed`
+        self._failed = 0  # trials; long ones count more
         self._left_fence: Code | None = None  # the fence in which a part of the turn ended
 
     def has_mark(self, span: Span, mark: str, *, closers: Iterable[str] = (), openers: Iterable[str]) -> Gen[bool]:
@@ -38,7 +39,7 @@ class ShownCode:
             if emitter.in_reasoning:
                 # While this is open, a constraint holds what follows to be what it looks like.
                 emitter.in_reasoning, reader.answer_start = False, reader.consumed + len(mark)
-            is_shown = yield from self._try(self._trial(mark, code, closers=closers, openers=openers))
+            is_shown = yield from self._try(mark, code, closers, openers)
             if is_shown:
                 emitter.in_reasoning, reader.answer_start = before
         if is_shown:
@@ -52,14 +53,23 @@ class ShownCode:
         fence, self._left_fence = self._left_fence, None
         if fence is None:
             return False
-        is_shown = self._reader.consumed < self._until or (yield from self._try(self._trial("", fence, called=True)))
+        is_shown = self._reader.consumed < self._until or (yield from self._try("", fence, called=True))
         self._left_fence = fence if is_shown else None
         return is_shown
 
-    def _try(self, trial: "ShownTrial") -> Gen[bool]:
+    def _try(
+        self, mark: str, code: Code, closers: Iterable[str] = (), openers: Iterable[str] = (), *, called: bool = False
+    ) -> Gen[bool]:
+        """Behind so much code that nothing ended, all that stands in code is text: that bounds the cost of a turn."""
+        if self._failed >= MOST:
+            return True
+        trial = self._trial(mark, code, closers=closers, openers=openers, called=called)
         is_shown = yield from trial.succeeds()
         self._reader.call_start = None
-        self._until = trial.end if is_shown else self._until
+        if is_shown:
+            self._until = trial.end
+        else:
+            self._failed += 1 + trial.inner.consumed // LONG_TRIAL
         return is_shown
 
 

@@ -13,10 +13,10 @@ from cases.writer import written
 
 from engine.formats.families import Format, builtin_families
 from engine.formats.parsing import Parser
-from engine.formats.parsing.lookahead import DraftTrial
+from engine.formats.parsing.lookahead import LONG_TRIAL, MOST, DraftTrial
 from engine.formats.parsing.quoting import Quoting
 from engine.formats.parsing.reader import Gen
-from engine.formats.parsing.shown import ASIDE
+from engine.formats.parsing.shown import ASIDE, ShownTrial
 from engine.tools import as_tools
 from engine.types.events import fold
 
@@ -112,6 +112,24 @@ def test_a_fence_that_begins_reasoning_may_hold_the_whole_turn(behind: str, is_s
     for chunks in splits(f"```xml\nI go.\n</think>\n{call}{behind}"):
         turn = fold(run(Parser("qwen3", "<think>\n", tools=[TOOL]), chunks))
         assert len(turn.tool_calls) == (not is_shown)
+
+
+def test_code_left_open_again_and_again_is_tried_a_bounded_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = 0
+    usual = ShownTrial.succeeds
+
+    def noted(self: ShownTrial) -> Gen[bool]:
+        nonlocal read
+        found = yield from usual(self)
+        read += self.inner.consumed
+        return found
+
+    monkeypatch.setattr(ShownTrial, "succeeds", noted)
+    unit = "<think>x\n```x\n</think><minimax:tool_call>\n"
+    parser = Parser("minimax-m2", tools=[TOOL])
+    turn = fold(run(parser, [unit * 1000]))
+    assert turn.tool_calls == ()
+    assert 0 < read < 2 * MOST * LONG_TRIAL
 
 
 def test_a_constraint_sees_the_call_behind_the_end_of_reasoning_in_open_code() -> None:
