@@ -12,7 +12,7 @@ from peers import LlamaServer
 from schema_tasks import Task
 from text_tasks import CallTask
 
-from engine import Engine, JsonSchema
+from engine import Completion, Engine, JsonSchema
 
 N_CTX = 4096
 EQUAL: dict[str, dict[str, Any]] = {
@@ -56,11 +56,23 @@ def _asked(task: Task | CallTask) -> list[dict[str, str]]:
     return [{"role": "user", "content": task.question}]
 
 
-class Ours:
-    """This engine, one request after the other."""
+EXAMPLES: list[tuple[str, Any]] = [
+    ("The shop opens at 9 and closes at 18.", {"opens": 9, "closes": 18}),
+    ("Lea and Omar are friends; Lea lives in Ghent.", {"friends": ["Lea", "Omar"], "city": "Ghent"}),
+    ("Is fire cold?", {"answer": "no"}),
+]
+"""What a base model sees before its task."""
 
-    def __init__(self, model: Path, threads: int) -> None:
+
+class Ours:
+    """This engine, one request after the other. A base model gets a text that its answer continues, with `examples` of
+    other tasks before it."""
+
+    def __init__(self, model: Path, threads: int, examples: int = 0) -> None:
         self._engine = Engine.load(model, n_ctx=N_CTX, n_sequences=1, n_threads=threads, preflight=False)
+        self._before = "".join(
+            _line(question) + json.dumps(right, indent=2) + "\n\n" for question, right in EXAMPLES[:examples]
+        )
 
     def answer(self, task: Task, sampling: dict[str, Any], most: int) -> Said:
         schema = schema_of(task)
@@ -75,7 +87,9 @@ class Ours:
 
     def _said(self, question: str, **options: Any) -> Said:
         began = time.process_time()
-        completion = self._engine.chat(question, **options)
+        is_base = self._engine.info.chat_template is None
+        ask: Any = self._engine.complete if is_base else self._engine.chat
+        completion: Completion[Any] = ask(self._before + _line(question) if is_base else question, **options)
         seconds = time.process_time() - began
         calls = [(call.name, call.arguments) for call in completion.tool_calls]
         tokens = completion.usage.completion_tokens if completion.usage else 0
@@ -83,6 +97,10 @@ class Ours:
 
     def close(self) -> None:
         self._engine.close()
+
+
+def _line(question: str) -> str:
+    return f"Question: {question}\nAnswer as JSON: "
 
 
 class Server:

@@ -10,7 +10,7 @@ sampling. An answer is added to the file of results as it comes; those that are 
 Printed: how many answers are complete, fit their schema, and are right; run-aways, which `max_tokens` cut within digits
 or white space; tokens and processor seconds an answer, in the mean. `--failures` prints what this engine did not
 complete. Closed: fits its schema, but was cut, and says so. `llama_cpp.Llama` is not asked for several calls: its
-handler does not hold `max_tokens` there.
+handler does not hold `max_tokens` there. A base model gets its tasks as texts to continue, behind `--examples` others.
 """
 
 import argparse
@@ -205,13 +205,14 @@ def main() -> None:
     parser.add_argument("--mode", nargs="*", choices=[*EQUAL, *OWN], help="instead of all kinds of sampling")
     parser.add_argument("--who", nargs="*", choices=["ours", "server", "llama"], default=["ours", "server", "llama"])
     parser.add_argument("--most", type=int, default=50, help="tasks of each kind")
+    parser.add_argument("--examples", type=int, default=0, help="before each task of a base model, three at most")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--kinds", action="store_true", help="a line for each kind of schema")
     parser.add_argument("--failures", action="store_true")
     given = parser.parse_args()
     known = {tuple(row[name] for name in ("who", "part", "kind", "question", "mode")) for row in read(given.results)}
     contenders: dict[str, Callable[[], Contender]] = {
-        "ours": lambda: Ours(given.model, given.threads),
+        "ours": lambda: Ours(given.model, given.threads, given.examples),
         "server": lambda: Server(given.server, given.model, given.threads),
         "llama": lambda: Llama(given.model, given.threads),
     }
