@@ -136,7 +136,13 @@ def _read(server: object) -> tuple[str, Any, str]:
     )
 
 
+_LONGEST_COMMAND = 1 << 16
+"""In characters: shlex takes a minute for a million."""
+
+
 def _words(command: str) -> list[Any]:
+    if len(command) > _LONGEST_COMMAND:
+        raise RequestError(f"The command {shown(command)} has {len(command):,} characters. Give it as a list of words.")
     try:
         return shlex.split(command, posix=os.name != "nt")
     except ValueError as error:
