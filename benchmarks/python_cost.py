@@ -32,7 +32,7 @@ from engine import Engine, SamplingParams  # noqa: E402
 from engine.formats.template.chat_template import ChatTemplate  # noqa: E402
 from engine.llama.context import LlamaBackend  # noqa: E402
 from engine.runtime.guidance.matcher import Mask, TokenIds  # noqa: E402
-from engine.runtime.loop.backend import Row, Sampler  # noqa: E402
+from engine.runtime.loop.backend import Ahead, Row, Sampler  # noqa: E402
 from engine.runtime.loop.runner import Runner  # noqa: E402
 from engine.testing.byte_vocab import ByteVocab  # noqa: E402
 from engine.testing.scripted import ScriptedBackend  # noqa: E402
@@ -87,8 +87,9 @@ class NullBackend(ScriptedBackend):
         mask: "Mask | None" = None,
         ends: "TokenIds | None" = None,
         opening: int | None = None,
+        ahead: "Ahead | None" = None,
     ) -> int:
-        del row, mask, ends, opening
+        del row, mask, ends, opening, ahead
         drawn: int = sampler.drawn
         sampler.drawn = drawn + 1
         return TEXT[drawn % len(TEXT)]
