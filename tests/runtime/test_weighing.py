@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from math import exp
+from math import exp, log
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from engine import Engine, JsonSchema
 from engine.llama.context import LlamaBackend
 from engine.runtime.guidance.json_text import JsonPlace
 from engine.runtime.guidance.matcher import Compiler
+from engine.runtime.loop.weighing import _together  # pyright: ignore[reportPrivateUsage]
 from engine.support.errors import DecodeError
 from engine.testing import ByteVocab
 
@@ -72,6 +73,11 @@ def test_texts_are_drawn_as_often_as_they_are_likely(llm: Engine) -> None:
     drawn = Counter(answer(llm, prompt, texts, seed=seed, **flat) for seed in range(count))
     for text in texts:
         assert drawn[text] / count == pytest.approx(scores[text] / sum(scores.values()), abs=0.12), (drawn, scores)
+
+
+def test_texts_that_are_hardly_likely_at_all_are_weighed() -> None:
+    assert _together([-800.0, -801.0]) == pytest.approx(-800 + log(1 + exp(-1)))
+    assert _together([-1.0]) == -1
 
 
 def test_what_cannot_be_forgotten_is_not_tried_again(llm: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

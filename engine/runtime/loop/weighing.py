@@ -38,10 +38,16 @@ def weighed(backend: Backend, state: SequenceState, row: int, texts: Sequence[Se
     place = len(state.tokens) - 1
     _forget(backend, state, place)
     backend.decode([Row(state.tokens[-1], place, state.sequence, True)])
-    more = {token: log(sum(map(exp, some))) - first[token] for token, some in totals.items() if isfinite(max(some))}
+    more = {token: _together(some) - first[token] for token, some in totals.items() if isfinite(max(some))}
     mean = sum(more.values()) / len(more) if more else 0.0
     tokens = tuple(dict.fromkeys(text[0] for text in known))
     return Ahead(tokens, tuple(more.get(token, mean if token not in totals else _NEVER) for token in tokens))
+
+
+def _together(several: Sequence[float]) -> float:
+    """Returns the log-probability of one of several texts, which may be too small to be a float."""
+    best = max(several)
+    return best + log(sum(exp(each - best) for each in several))
 
 
 def _rest(backend: Backend, state: SequenceState, text: Sequence[int]) -> float:
