@@ -6,8 +6,9 @@
 place, as servers do. `words` shows the options and scores each as a whole, by its tokens' sum. `generated` shows the
 options and generates one of them greedily under `Choice`. `server` asks a llama-server for the letters, if LLAMA_SERVER
 is the address of one with the same model. Printed for each way and kind: right answers; for all the
-Brier score (0 is best), the expected calibration error over ten bins, the share of answers that change when the options
-are asked in the opposite order, tokens evaluated and processor seconds a question. `calibrated` is `decide` judged on
+Brier score (0 is best), the expected calibration error over ten bins, the share of choices that change when their
+options are asked in the opposite order (of statements and scores nothing is turned around), tokens evaluated and
+processor seconds a question. `calibrated` is `decide` judged on
 rows that a fit to the others of their kind has not seen, beside `uncalibrated`, the same rows.
 """
 
@@ -43,9 +44,10 @@ Answered = Sequence[float]
 
 @dataclass
 class Way:
-    """What one way of asking gave."""
+    """What one way of asking gave. `changed`: of the choices that were `turned` around, those whose answer changed."""
 
     rows: list[tuple[Decision, Answered]]
+    turned: int = 0
     changed: int = 0
     seconds: float = 0.0
     tokens: int = 0
@@ -59,7 +61,7 @@ class Way:
         size = len(self.rows)
         return (
             f"{counts}{right.total():>6}/{size}{brier(self.rows):>8.3f}{calibration_error(self.rows):>7.3f}"
-            f"{self.changed / size:>9.1%}{self.tokens / size:>8.0f}{self.seconds / size:>8.2f}"
+            f"{self.changed / max(1, self.turned):>9.1%}{self.tokens / size:>8.0f}{self.seconds / size:>8.2f}"
         )
 
 
@@ -181,6 +183,7 @@ def tried(llm: Engine, ask: Callable[[Engine, Decision], Answered], tasks: Seque
         way.rows.append((task, found))
         if task.options != STATEMENT and task.kind != "severity":  # levels have an order, and statements no options
             other = ask(llm, reversed_(task))
+            way.turned += 1
             way.changed += best(found) != len(found) - 1 - best(other)
     return way
 
