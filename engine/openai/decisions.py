@@ -2,7 +2,8 @@
 API, as the types of the `openai` package have it (`types/decision*.py`)."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from engine.openai.fields import DECISIONS_FIELDS
@@ -12,12 +13,14 @@ from engine.openai.problems import Problem, bad
 from engine.openai.request import Options, Request, read_request
 from engine.openai.response_items import messages_of, stored_items
 from engine.support.errors import RequestError, shown
+from engine.turns.decisions import DecisionState
 from engine.types.completion import Usage
 from engine.types.decisions import (
     MOST_QUESTIONS,
     Answer,
     ChoiceAnswer,
     ChoiceQuestion,
+    Decision,
     Predicate,
     PredicateAnswer,
     Question,
@@ -35,16 +38,24 @@ _FIELDS = {
 
 def read_decisions(body: Json) -> Request:
     """Read a body of `POST /decisions`. Raises Problem for what is missing, not valid, or not supported."""
-    return read_request(DECISIONS_FIELDS, body, _check)
+    return read_request(DECISIONS_FIELDS, body, partial(check_asked, "input"))
 
 
-def _check(values: Json) -> Options:
-    for name in ("input", "questions"):
+def check_asked(subject: str, values: Json) -> Options:
+    """Check that a body has what is judged, its field `subject`, and questions about it. Raises Problem."""
+    for name in (subject, "questions"):
         if not values.get(name):
             raise bad(f"{name} is missing.", name, "missing_required_parameter")
     if len(values["questions"]) > MOST_QUESTIONS:
         raise bad(f"There are {len(values['questions']):,} questions; ask 1 to {MOST_QUESTIONS}.", "questions")
     return ()
+
+
+def check_known(fields: Json, known: Collection[str], param: str, why: str = "") -> None:
+    """Raise Problem for a field of `param` that is none of these."""
+    if unknown := sorted(fields.keys() - known):
+        name = unknown[0]
+        raise bad(f"{param} has no field {name!r}{why}.", f"{param}.{name}", "unknown_parameter")
 
 
 class DecisionCall(InputCall):
@@ -58,10 +69,14 @@ class DecisionCall(InputCall):
         values = self.request.values
         questions = [question_of(item, f"questions[{n}]") for n, item in enumerate(values["questions"])]
         messages = _messages(values["input"])
-        decided = next(iter(self.engine.decider.decisions([messages], questions, self.request.options)))
+        decided = self.decided(messages, questions)
         names = [item.get("name") for item in values["questions"]]
         answers = [answer_object(name, each) for name, each in zip(names, decided.answers.values(), strict=True)]
         return {"answers": answers, "model": self.model, "usage": usage_of(decided.usage)}
+
+    def decided(self, state: DecisionState, questions: object) -> Decision[Any]:
+        """Returns the answers to these questions about one input. Raises what `Engine.decide` raises."""
+        return next(iter(self.engine.decider.decisions([state], questions, self.request.options)))
 
 
 def named_questions(items: object) -> dict[str, Question]:
@@ -123,8 +138,7 @@ def question_of(item: object, param: str) -> Question:
     known = _FIELDS.get(kind) if isinstance(kind, str) else None
     if known is None:
         raise bad(f"{param}.type must be predicate, choice or score, not {kind!r}.", f"{param}.type")
-    if unknown := sorted(set(fields) - known):
-        raise bad(f"{param} has no field {unknown[0]!r}.", f"{param}.{unknown[0]}", "unknown_parameter")
+    check_known(fields, known, param)
     if not isinstance(fields.get("name"), str | None):
         raise bad(f"{param}.name must be a string.", f"{param}.name", "invalid_type")
     asked = instructions_of(fields.get("instructions"), f"{param}.instructions")
@@ -162,8 +176,7 @@ def _options(value: object, key: str, param: str) -> Any:
     pairs: list[tuple[object, str]] = []
     for number, item in enumerate(cast("list[Any]", value)):
         fields = fields_of(item, f"{param}[{number}]")
-        if unknown := sorted(set(fields) - {key, "description"}):
-            raise bad(f"{param}[{number}] has no field {unknown[0]!r}.", f"{param}[{number}]", "unknown_parameter")
+        check_known(fields, {key, "description"}, f"{param}[{number}]")
         option = fields.get(key)
         if not isinstance(option, str | bool):
             raise bad(f"{param}[{number}].{key} must be a string.", f"{param}[{number}].{key}", "invalid_type")

@@ -2,16 +2,16 @@
 a statement is true). Source: the request and the answer of `POST /v1/systemone` in Ollama's API reference."""
 
 import json
+from functools import partial
 from typing import Any, cast
 
-from engine.openai.decisions import DecisionCall, instructions_of, usage_of
+from engine.openai.decisions import DecisionCall, check_asked, check_known, instructions_of, usage_of
 from engine.openai.fields import SYSTEM_ONE_FIELDS
 from engine.openai.parameters import Json, fields_of
 from engine.openai.problems import bad
-from engine.openai.request import Options, Request, read_request
+from engine.openai.request import Request, read_request
 from engine.support.errors import RequestError
 from engine.types.decisions import (
-    MOST_QUESTIONS,
     Answer,
     ChoiceAnswer,
     ChoiceQuestion,
@@ -27,16 +27,7 @@ _FIELDS = frozenset({"type", "instructions", "criteria"})
 
 def read_system_one(body: Json) -> Request:
     """Read a body of `POST /systemone`. Raises Problem for what is missing, not valid, or not supported."""
-    return read_request(SYSTEM_ONE_FIELDS, body, _check)
-
-
-def _check(values: Json) -> Options:
-    for name in ("state", "questions"):
-        if not values.get(name):
-            raise bad(f"{name} is missing.", name, "missing_required_parameter")
-    if len(values["questions"]) > MOST_QUESTIONS:
-        raise bad(f"There are {len(values['questions']):,} questions; ask 1 to {MOST_QUESTIONS}.", "questions")
-    return ()
+    return read_request(SYSTEM_ONE_FIELDS, body, partial(check_asked, "state"))
 
 
 class SystemOneCall(DecisionCall):
@@ -50,7 +41,7 @@ class SystemOneCall(DecisionCall):
         questions = {name: _question(item, f"questions.{name}") for name, item in values["questions"].items()}
         state: Any = values["state"]
         text = state if isinstance(state, str) else json.dumps(state, ensure_ascii=False, indent=1)
-        decided = next(iter(self.engine.decider.decisions([text], questions, self.request.options)))
+        decided = self.decided(text, questions)
         answers = {name: told for name, each in decided.answers.items() if (told := _answer(each)) is not None}
         usage = usage_of(decided.usage)
         counts = {name: usage[name] for name in ("input_tokens", "output_tokens")}
@@ -59,8 +50,7 @@ class SystemOneCall(DecisionCall):
 
 def _question(item: object, param: str) -> Question:
     fields = fields_of(item, param)
-    if unknown := sorted(set(fields) - _FIELDS):
-        raise bad(f"{param} has no field {unknown[0]!r}.", f"{param}.{unknown[0]}", "unknown_parameter")
+    check_known(fields, _FIELDS, param)
     kind, criteria = fields.get("type"), fields.get("criteria")
     if kind not in ("noul", "choice", "score"):
         raise bad(f"{param}.type must be noul, choice or score, not {kind!r}.", f"{param}.type")
@@ -78,8 +68,7 @@ def _question(item: object, param: str) -> Question:
             return ChoiceQuestion(asked, described)
     except RequestError as error:
         raise bad(f"{param}: {error}", param) from error
-    if unknown := sorted(set(described) - {"true", "false"}):
-        raise bad(f"{place} has no field {unknown[0]!r}: it says what true and false mean.", place, "unknown_parameter")
+    check_known(described, {"true", "false"}, place, ": it says what true and false mean")
     return Predicate("\n".join([asked, *(f"{name}: {about}" for name, about in described.items())]))
 
 

@@ -178,7 +178,7 @@ def refused_in_this_form() -> Iterator[tuple[dict[str, Any], str]]:
     yield {"questions": {"a": 3}}, "questions.a"
     yield {"questions": {"a": {**noul, "instructions": ""}}}, "questions.a"
     yield {"questions": {"a": {**noul, "instructions": 3}}}, "questions.a.instructions"
-    yield {"questions": {"a": {**noul, "criteria": {"maybe": "x"}}}}, "questions.a.criteria"
+    yield {"questions": {"a": {**noul, "criteria": {"maybe": "x"}}}}, "questions.a.criteria.maybe"
     yield {"questions": {"a": {**NAMED["queue"], "criteria": ["a", "b"]}}}, "questions.a.criteria"
     yield {"questions": {"a": {**NAMED["queue"], "criteria": {"a": None}}}}, "questions.a"
     yield {"questions": {"a": {**NAMED["severity"], "criteria": {"a": None}}}}, "questions.a.criteria"
