@@ -191,7 +191,7 @@ class Decider:
                 tokens, media = _prompt(parts, messages, put.form.text)
                 row = self._started(parts, reads, messages, {"": put})
                 first = put.tree.branches[0].children
-                outside = parts.service.score(tokens, first[:1], PLAIN, media, top=len(first) + _OUTSIDE)
+                outside = reads.start(parts.service, (tokens, media), (), first, top=len(first) + _OUTSIDE)
                 texts = partial(_texts, parts.service.vocab)
             reading = row.readings[""]
             shares, mass = self._read(reads, row, reading)

@@ -26,17 +26,25 @@ class Reads:
         """What else than the prompt its probabilities hang on."""
 
     def start(
-        self, service: Service, prompt: TokensAndMedia, path: tuple[int, ...], asked: tuple[int, ...], shared: int
+        self,
+        service: Service,
+        prompt: TokensAndMedia,
+        path: tuple[int, ...],
+        asked: tuple[int, ...],
+        shared: int = 0,
+        *,
+        top: int | None = None,
     ) -> Stream:
-        """Start to read the probabilities of the tokens `asked` behind a prompt and a path. `shared`: how many tokens
-        this prompt shares with the next ones. Waits while too many are read. Raises what `Service.score` raises."""
+        """Start to read the probabilities of the tokens `asked` behind a prompt and a path; with `top`, of so many of
+        the likeliest tokens instead. `shared`: how many tokens this prompt shares with the next ones. Waits while too
+        many are read. Raises what `Service.score` raises."""
         tokens, media = prompt
         while len(self._running) >= service.room:
             self._wait(self._running.popleft())
         while True:
             try:
                 stream = service.score(
-                    (*tokens, *path), asked[:1], self._settings, media, asked=asked,
+                    (*tokens, *path), asked[:1], self._settings, media, top or 1, asked if top is None else (),
                     turns=(shared,) if 0 < shared < len(tokens) else (),
                 )  # fmt: skip
             except QueueFullError:

@@ -31,12 +31,15 @@ from engine import (
     ScoreQuestion,
     off_loop,
 )
+from engine.runtime.stream.service import Service
+from engine.runtime.stream.stream import Stream
 from engine.testing import ScriptedBackend
 from engine.turns import decisions
 from engine.turns.decisions import Decider
 from engine.turns.manner import CHOICES, Form, form_of, measured
 from engine.turns.option_tree import OptionTree
 from engine.turns.questions import questions_of
+from engine.turns.reads import Reads
 from engine.types.decisions import ChoiceAnswer, PredicateAnswer, ScoreAnswer
 
 QUEUES = ChoiceQuestion("Which queue?", {"billing": "money", "access": "logging in", "delivery": ""})
@@ -388,6 +391,31 @@ def test_a_decision_explains_itself(bare: Engine) -> None:
         assert text in str(found)
     with pytest.raises(RequestError, match="one question; got 2"):
         bare.decider.explain("x", ["It is late.", "It is here."])
+
+
+def test_an_explanation_that_fails_leaves_nothing_that_is_read(bare: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Stream] = []
+    cancelled: list[Stream] = []
+    score, cancel = Service.score, Stream.cancel
+
+    def noted(*arguments: Any, **options: Any) -> Stream:
+        started.append(score(*arguments, **options))
+        return started[-1]
+
+    def stopped(stream: Stream) -> None:
+        cancelled.append(stream)
+        cancel(stream)
+
+    def late(*_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(Service, "score", noted)
+    monkeypatch.setattr(Stream, "cancel", stopped)
+    monkeypatch.setattr(Reads, "chances", late)
+    with pytest.raises(TimeoutError):
+        bare.decider.explain("x", QUEUES)
+    assert len(started) > 1
+    assert {id(each) for each in started} == {id(each) for each in cancelled}
 
 
 def test_an_explanation_of_options_of_which_the_model_thinks_nothing() -> None:
