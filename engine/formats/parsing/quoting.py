@@ -60,8 +60,10 @@ class Quoting:
                 self._fence = ticks if self._some else -ticks
             elif ticks >= self._fence:
                 self._fence = 0
-        elif not self._fence:
-            self._inline = 0 if self._inline == ticks else self._inline or ticks
+        elif not self._fence and not self._inline:
+            self._inline, self._held = ticks, False
+        elif not self._fence and self._inline == ticks:
+            self._inline = 0
         self._some, self._blank = True, False
 
     @property

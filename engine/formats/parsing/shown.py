@@ -116,6 +116,8 @@ class ShownTrial(Trial):
         if self._bare and (yield from reader.after_space()) in ("{", "[") and not self._is_late:
             self._meets_call()
         while self._shown is None and (hit := (yield from reader.until(self._markers, self._write))) is not None:
+            if self._shown is not None:
+                return  # the text before the marker tells
             if self._is_late:
                 self._shown = False
             elif hit == _TICK:

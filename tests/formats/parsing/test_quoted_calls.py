@@ -104,6 +104,7 @@ def test_what_is_held_behind_the_end_of_reasoning_in_open_code() -> None:
     [
         ("```", False),  # it holds all of the turn
         ("```\nbut no.", True),
+        ("```\nbut no.\n", True),
         ("", False),
     ],
 )
@@ -215,6 +216,13 @@ def test_what_is_quoted(text: str, is_open: bool) -> None:
         for chunk in chunks:
             quoting.write(chunk)
         assert quoting.is_open == is_open
+
+
+def test_a_marker_that_was_quoted_holds_no_later_quotation_however_the_text_is_cut() -> None:
+    text = '`<think>`\n\n`\n<tool_call>\n{"name": "trip", "arguments": {"to": "Rome"}}\n</tool_call>'
+    for chunks in splits(text):
+        turn = fold(run(Parser("qwen3", tools=[TOOL]), chunks))
+        assert len(turn.tool_calls) == 1, chunks
 
 
 def test_a_marker_holds_the_quotation_to_the_end_of_its_paragraph() -> None:
