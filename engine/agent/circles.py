@@ -43,7 +43,7 @@ def circle(messages: Sequence[Message], repeating: Collection[str] = ()) -> Circ
             results[message.tool_call_id or ""] = _read(message)
             continue
         calls = message.tool_calls if message.role == "assistant" else ()
-        if not calls or any(call.name in repeating for call in calls):
+        if not calls or any(call.name in repeating for call in calls) or len(turns) == _LONGEST * ENDED:
             break
         made = [(call.name, _canonical(call.arguments), results.get(call.id, (None, False))[0]) for call in calls]
         turns.append((tuple(sorted(made, key=repr)), calls, any(told for _, told in results.values())))

@@ -81,7 +81,7 @@ async def run_async(
         result = call() if is_async(tool) else await thread(lambda: _whole(call(), context))
         result = await _awaited(result)
         if inspect.isgenerator(result):
-            result = await asyncio.to_thread(_whole, result, context)
+            result = await thread(lambda: _whole(result, context))
         outcome = _outcome(result)
         return await asyncio.to_thread(_for_model, outcome, context) if outcome.parts else outcome
     except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
