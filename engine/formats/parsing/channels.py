@@ -79,7 +79,7 @@ class ChannelTurn:
         self._in_answer = compiled(*self._in_body.literals, *self._fence.literals)
         self._is_end = compiled(*ends)
         self._is_role = compiled(syntax.role)
-        self._shown = ShownCode(reader, emitter, spelling)
+        self._shown = ShownCode(reader, emitter, spelling, ends)
         self._to = (f" {syntax.recipient}",)  # with it a header names a function
         self._json = JsonReader(reader, self._in_body.literals, spelling.hard)
 

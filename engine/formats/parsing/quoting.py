@@ -28,7 +28,7 @@ class Quoting:
 
     def write(self, text: str) -> None:
         """Add text."""
-        if "`" not in text and not (self._ticks or self._inline):
+        if "`" not in text and not (self._ticks or self._inline or self._held):
             self._write_plain(text)
             return
         for part in _PARTS.findall(text):
@@ -60,10 +60,8 @@ class Quoting:
                 self._fence = ticks if self._some else -ticks
             elif ticks >= self._fence:
                 self._fence = 0
-        elif not self._fence and not self._inline:
-            self._inline, self._held = ticks, False
-        elif not self._fence and self._inline == ticks:
-            self._inline = 0
+        elif not self._fence:
+            self._inline = 0 if self._inline == ticks else self._inline or ticks
         self._some, self._blank = True, False
 
     @property

@@ -19,11 +19,14 @@ _TICKS = re.compile("`+")
 
 
 class ShownCode:
-    """Knows which marks, and which calls, a turn only shows in code. `bare`: a call may begin with a bracket."""
+    """Knows which marks, and which calls, a turn only shows in code. `ends` close a call; `bare`: a bracket may begin
+    one."""
 
-    def __init__(self, reader: Reader, emitter: Emitter, spelling: Spelling, *, bare: bool = False) -> None:
+    def __init__(
+        self, reader: Reader, emitter: Emitter, spelling: Spelling, ends: Iterable[str], *, bare: bool = False
+    ) -> None:
         self._reader, self._emitter = reader, emitter
-        self._trial = partial(ShownTrial, reader, emitter, spelling, bare=bare)
+        self._trial = partial(ShownTrial, reader, emitter, spelling, ends=frozenset(ends), bare=bare)
         self._until = 0  # where code ends that shows marks, counted like `Reader.consumed`
         self._failed = 0  # trials; long ones count more
         self._left_fence: Code | None = None  # the fence in which a part of the turn ended
@@ -79,8 +82,9 @@ class ShownTrial(Trial):
     cut before that can be told, the mark is shown if a call follows it. A fence that begins the text may hold all of
     it, a call too: it shows that only if text follows.
 
-    openers: what begins a call; `bare`: so does a bracket directly behind the mark. called: the front is a call in the
-    code, and the mark stood before it.
+    openers: what begins a call, and `ends` what closes it: backticks between them are the call's own, unless nothing
+    closes it; `bare`: a bracket directly behind the mark begins one, too. called: the front is a call in the code, and
+    the mark stood before it.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class ShownTrial(Trial):
         mark: str,
         code: Code,
         *,
+        ends: frozenset[str] = frozenset(),
         closers: Iterable[str] = (),
         openers: Iterable[str] = (),
         bare: bool = False,
@@ -102,7 +107,10 @@ class ShownTrial(Trial):
         if called:
             reader.call_start = self._begun
         self._closers = frozenset(closers) - {""}
-        self._markers = compiled(*self._closers, *openers, "\n", _TICK)
+        self._call_ends = ends - self._closers
+        self._markers = compiled(*self._closers, *openers, *self._call_ends, "\n", _TICK)
+        self._in_call = called and bool(self._call_ends)
+        self._ended_in_call = False  # backticks in a call would end the code
         self._depth = 1  # of code: a fence with a word behind it opens another
         self._blank = False  # the line has only white space so far
         self._held_call = False  # the code, which has ended, held a call
@@ -128,7 +136,10 @@ class ShownTrial(Trial):
 
     def _read_mark(self, hit: str) -> None:
         if hit == "\n":
-            self._shown = False if self._blank and self._depth and not self._code.is_fence else None
+            ends_code = self._blank and self._depth and not self._code.is_fence and not self._in_call
+            self._shown = False if ends_code else None
+        elif hit in self._call_ends:
+            self._in_call = False
         elif hit not in self._closers:
             self._meets_call()
         elif not self._depth:
@@ -152,9 +163,9 @@ class ShownTrial(Trial):
                 self._ends_code(alone=begun == len(self._mark))
         elif ends_line and ticks >= self._code.ticks:
             if (yield from reader.judged(self._ends_code_here)) is False:
-                self._depth += 1
+                self._depth += not self._in_call
             else:
-                self._depth -= 1
+                self._depth -= not self._in_call
                 self._ends_code(alone=False)
 
     @staticmethod
@@ -164,6 +175,9 @@ class ShownTrial(Trial):
         return not rest[0].isalnum() if rest else None
 
     def _ends_code(self, *, alone: bool) -> None:
+        if self._in_call:
+            self._ended_in_call = True
+            return
         if not self._code.is_fence:
             self._depth = 0
         if self._depth == 0:
@@ -172,6 +186,7 @@ class ShownTrial(Trial):
             self._shown = True if alone or (self._called and not self._code.begins) else None
 
     def _meets_call(self) -> None:
+        self._in_call = bool(self._call_ends)
         if not self._called:
             self._called, self._outer.call_start = True, self._begun + self.inner.consumed
 
@@ -185,4 +200,6 @@ class ShownTrial(Trial):
     def _ended_output(self) -> bool:
         self.inner.closed = True
         self._advance()
+        if self._in_call and self._ended_in_call:
+            return True  # nothing closes the call: the code ended in it
         return self._outer.cut and self._called if self._shown is None else self._shown

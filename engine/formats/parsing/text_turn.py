@@ -62,7 +62,8 @@ class TextTurn:
         self.bare = bare_calls(reader, emitter, format_.tools, spelling, demands)
         self.whole = WholeCalls(reader, emitter, spelling)
         self.trial_of = partial(DraftTrial, reader, emitter, spelling=spelling)
-        self.shown = ShownCode(reader, emitter, spelling, bare=self.bare is not None)
+        ends = [text for text, roles in self.roles.of.items() if Role.CLOSER in roles]
+        self.shown = ShownCode(reader, emitter, spelling, ends, bare=self.bare is not None)
         self.exact = demands.exact
         self.span, self.lead, self.edge = Span(emitter, reader, "content"), "", "space"
         self.untouched = True  # no marker and no call so far

@@ -261,3 +261,10 @@ def test_calls_that_end_an_output_in_reasoning_are_tried_once(monkeypatch: pytes
     turn = fold([*parser.feed((written(Turn("", (CALL,)), format_).strip() + "\n") * 30), *parser.close("stop")])
     assert len(turn.tool_calls) == 30
     assert len(tried) == 1
+
+
+def test_a_shown_call_that_nothing_closes_is_text() -> None:
+    call = '<tool_call>\n{"name": "trip", "arguments": {"to": "Rome"}}\n'
+    for chunks in splits(f"Like so:\n\n```xml\n</think>\n{call}```"):
+        turn = fold(run(Parser("qwen3", "<think>\n", tools=[TOOL]), chunks))
+        assert turn.tool_calls == ()

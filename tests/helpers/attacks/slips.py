@@ -221,16 +221,20 @@ _ANSWERS = ("", "Fine.", "Fine:\n\n```py\nx = 2\n```\nSo.", "Fine:\n\n```\nx\n``
 
 
 def left_open(family: str, format_: Format, chance: random.Random) -> Slip:
-    """Reasoning that leaves code open, and then is over: a call behind it is meant."""
-    call = Call("wipe", '{"to": "all"}')
+    """Reasoning that leaves code open, and then is over: a call behind it is meant, backticks in its arguments too."""
+    tools: Any = format_.tools
+    marks = [getattr(tools, name, None) for name in ("call", "section")] if tools else []
+    closes = not tools or any(mark and mark[1] for mark in marks)  # else nothing tells them from the end of the code
+    to = chance.choice(("all", "a `b` c", "# T\n```\nls\n```\nend")) if closes else "all"
+    call = Call("wipe", json.dumps({"to": to}))
     answer = chance.choice(_ANSWERS).strip()
     parts = tuple(part for part in (answer, chance.choice((call, None))) if part)
     turn = Turn("", parts or (call,), chance.choice(LEFT_OPEN))
     if format_.reasoning is None or not writer.applies(turn, format_):
         return _answer(family, format_, chance)
     calls = call in turn.parts
-    kept = ("x = 1" if "x = 1" in turn.reasoning else "I use", answer, *(('{"to": "all"}wipe',) if calls else ()))
-    meant = ((call.name, {"to": "all"}),) if calls else ()
+    kept = ("x = 1" if "x = 1" in turn.reasoning else "I use", answer, *((f"{call.arguments}wipe",) if calls else ()))
+    meant = ((call.name, {"to": to}),) if calls else ()
     return Slip("code left open", family, writer.written(turn, format_), meant, kept, answer)
 
 
