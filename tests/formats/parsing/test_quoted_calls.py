@@ -1,5 +1,6 @@
 """Calls that a text shows as code, in reasoning as in content: they are not run, and stay in the text."""
 
+import json
 import random
 from dataclasses import replace
 
@@ -268,3 +269,13 @@ def test_a_shown_call_that_nothing_closes_is_text() -> None:
     for chunks in splits(f"Like so:\n\n```xml\n</think>\n{call}```"):
         turn = fold(run(Parser("qwen3", "<think>\n", tools=[TOOL]), chunks))
         assert turn.tool_calls == ()
+
+
+@pytest.mark.parametrize("family", ["qwen3", "glm-4.7", "deepseek-v3.1", "minimax-m2"])
+@pytest.mark.parametrize("reasoning", ["I use `trip", "So:\n\n```py\nx = 1\n"])
+@pytest.mark.parametrize("to", ["a `b` c", "# T\n```\nls\n```\nend"])
+def test_backticks_in_the_arguments_of_a_call_that_is_meant_end_no_code(family: str, reasoning: str, to: str) -> None:
+    call = Call("trip", json.dumps({"to": to}))
+    for chunks in splits(written(Turn("", (call,), reasoning), builtin_families().get(family).format)):
+        (found,) = fold(run(Parser(family, tools=[TOOL]), chunks)).tool_calls
+        assert found.parsed() == {"to": to}
