@@ -54,8 +54,9 @@ def check_asked(subject: str, values: Json) -> Options:
 def check_known(fields: Json, known: Collection[str], param: str, why: str = "") -> None:
     """Raise Problem for a field of `param` that is none of these."""
     if unknown := sorted(fields.keys() - known):
-        name = unknown[0]
-        raise bad(f"{param} has no field {name!r}{why}.", f"{param}.{name}", "unknown_parameter")
+        name, there = unknown[0], ", ".join(sorted(known))
+        text = f"{param} has no field {name!r}{why}; its fields are {there}."
+        raise bad(text, f"{param}.{name}", "unknown_parameter")
 
 
 class DecisionCall(InputCall):

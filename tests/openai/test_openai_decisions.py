@@ -193,3 +193,9 @@ def test_what_is_wrong_in_this_form_is_refused_by_its_place(llm: Engine, fields:
         system_one(llm, **fields)
     assert error.value.param == param
     assert llm.metrics.prompt_tokens == 0
+
+
+def test_a_field_that_a_question_lacks_is_told_with_those_that_it_has(llm: Engine) -> None:
+    question: Any = {"type": "choice", "name": "a", "instructions": "Which?", "options": ["b", "c"]}
+    with pytest.raises(openai.BadRequestError, match=r"has no field 'options'.*; its fields are choices, "):
+        llm.openai_client().decisions.create(model="any", input="Hello", questions=[question])
