@@ -107,7 +107,7 @@ async def test_a_cancelled_task_ends_what_its_call_has_started(name: str) -> Non
             BLOCKED[name](llm)
         ended.set()
 
-    async with scripted(*["".join(map(str, range(22_000)))] * 2, n_ctx=200_000, delay=0.001) as llm:
+    async with scripted(*["".join(map(str, range(22_000)))] * 9, n_ctx=200_000, delay=0.001) as llm:
         task = asyncio.create_task(off_loop(call, llm))
         await until(lambda: llm.metrics.running > 0)
         task.cancel()

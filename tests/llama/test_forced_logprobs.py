@@ -62,9 +62,7 @@ def check(prompt: Sequence[int], answer: Completion[Any], alone: ScoredAlone) ->
     said = answer.logprobs
     tokens = [each.token for each in said]
     expected = alone.logprobs([*prompt, *tokens])[len(prompt) - 1 :]
-    assert [each.logprob for each in said] == pytest.approx(
-        expected, abs=0.25
-    )  # batches of other sizes round otherwise
+    assert [each.logprob for each in said] == pytest.approx(expected, abs=0.5)  # batches of other sizes round otherwise
     assert answer.content in b"".join(bytes(each.bytes) for each in said).decode(errors="replace")
     assert answer.usage.completion_tokens in (len(said), len(said) - 1)
     assert all(len(each.top) == 1 for each in said)
