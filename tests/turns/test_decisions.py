@@ -418,7 +418,7 @@ def test_an_explanation_that_fails_leaves_nothing_that_is_read(bare: Engine, mon
     with pytest.raises(TimeoutError):
         bare.decider.explain("x", QUEUES)
     assert len(started) > 1
-    assert {id(each) for each in started} == {id(each) for each in cancelled}
+    assert {id(each) for each in started} <= {id(each) for each in cancelled}
 
 
 def test_an_explanation_of_options_of_which_the_model_thinks_nothing() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import ChatTemplate, ContextOverflowError, Engine, RequestError
+from engine import ChatTemplate, ContextOverflowError, Engine, RequestError, as_tool
 from engine.testing.scripted import ByteVocab, ScriptedBackend
 from engine.turns.overflow import kept, shortened
 from engine.types.messages import Message
@@ -198,7 +198,9 @@ def test_a_run_that_outgrows_the_context_ends_with_what_it_has() -> None:
 
 def test_a_run_goes_on_when_old_exchanges_may_go() -> None:
     with scripted(lambda _: CALL_TEXT, n_ctx=1200) as llm:
-        run = llm.run("Look.", tools=[look], reasoning=False, max_steps=20, overflow="truncate_oldest")
+        run = llm.run(
+            "Look.", tools=[as_tool(look, repeats=True)], reasoning=False, max_steps=20, overflow="truncate_oldest"
+        )
     assert (run.stopped, len(run.steps)) == ("max_steps", 20)
     assert len(run.messages) == 41, "the run itself keeps all of it"
     usage = run.completion.usage
@@ -219,7 +221,7 @@ def test_old_results_are_shortened_before_anything_is_left_out() -> None:
 
     with scripted(lambda prompt: reply(prompt).replace("look", "read"), n_ctx=4000) as llm:
         options: Any = {"reasoning": False, "max_steps": 12, "overflow": "shorten_results"}
-        run = llm.run("Look.", tools=[read], **options)
+        run = llm.run("Look.", tools=[as_tool(read, repeats=True)], **options)
     assert (run.stopped, len(run.steps)) == ("max_steps", 12)
     assert all(len(result.content) == 911 for step in run.steps for result in step.results), "the run keeps all"
     usages = [usage for step in run.steps if (usage := step.completion.usage)]

@@ -311,7 +311,7 @@ def test_chat_shows_files(
     assert main(["chat", "--commands"]) == 0
     assert "The code is 7.\nWhat is the code?<|im_end|>" in asked[0]
     assert asked[1].count("The code is 7.") == 1
-    for name, said in (("a.png", NO_PROJECTOR), ("a.wav", NO_PROJECTOR), ("none.png", "cannot be read")):
+    for name, said in (("a.png", "takes no pictures"), ("a.wav", "takes no sounds"), ("none.png", "cannot be read")):
         monkeypatch.setattr("sys.stdin", io.StringIO(f"/file {tmp_path / name}\nWhat is this?\n"))
         assert main(["chat", "--commands"]) == 1
         assert said in capsys.readouterr().err
