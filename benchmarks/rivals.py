@@ -104,10 +104,7 @@ def call(question):
 """
 NOBODYWHO = """
 import nobodywho
-llm = nobodywho.Model(PATH)
-def ask(prompt, most):
-    raise NotImplementedError
-typed = call = ask
+raise SystemExit("nobodywho can be imported here: this program only knows the error of one where it cannot")
 """
 MEASURE = """
 import json, sys, time

@@ -107,9 +107,9 @@ class Completion(Record, Generic[Answer_co]):
     """One complete assistant turn: the fold of its events.
 
     `reasoning` joins its spans with newlines, `content` joins its spans directly; each is "" if there is none. `parts`
-    has the same in the order written. `logprobs` has all tokens, forced ones and the end
-    token included, if they were requested; no event has them. `parsed` is the answer converted as `response_format`
-    requires; `parse_error` says why it is None. `Completion[Invoice]` is one whose `parsed` is an `Invoice`, or None.
+    has the same in the order written. `logprobs` has all tokens, forced ones and the end token included, if they were
+    requested; no event has them. `parsed` is the answer converted as `response_format` requires; `parse_error` says why
+    it is None. `Completion[Invoice]` is one whose `parsed` is an `Invoice`, or None.
     """
 
     parts: tuple[Part, ...] = ()

@@ -98,11 +98,10 @@ class PrefixCache:
         tokens in all (0: one more). An idle sequence whose tokens are mostly a prefix of the prompt is continued in
         place. Otherwise the prefix is copied, if that is worth it or the caller pinned it, into an empty or the least
         recently used sequence; or a kept state that holds more of the prompt is loaded there. The user will call
-        `checkpoint` when the sequence holds as many tokens as one of `marks`. `waits`: prefer to wait for a
-        sequence that will soon hold much more of the prompt; `offline`: or a few tokens more, since nobody waits for
-        the answer. `adapters` compute the prompt; what others computed is
-        not reused. `needed`: the tokens from the one before this index on are to be evaluated, for their logits; None:
-        the last one.
+        `checkpoint` when the sequence holds as many tokens as one of `marks`. `waits`: prefer to wait for a sequence
+        that will soon hold much more of the prompt; `offline`: or a few tokens more, since nobody waits for the answer.
+        `adapters` compute the prompt; what others computed is not reused. `needed`: the tokens from the one before this
+        index on are to be evaluated, for their logits; None: the last one.
         """
         plan, tokens = tokens, tokens if needed is None else tokens[:needed]
         spare = self._match.spare()
