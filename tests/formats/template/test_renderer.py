@@ -10,12 +10,13 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from attacks.hostile_templates import TRIGGER, late
 
-from engine import ChatTemplate, Engine, TemplateError
+from engine import ChatTemplate, Engine, RequestError, TemplateError
 from engine.formats.template import chat_template, renderer, sandbox
 from engine.formats.template.env import Template
 from engine.formats.template.renderer import TemplateStoppedError
@@ -126,7 +127,8 @@ def test_a_turns_deadline_reaches_its_template() -> None:
                 llm.chat(TRIGGER, deadline=0.3, overflow=overflow)
         assert time.monotonic() - began < 6, "and not three times as long as a turn without"
         assert llm.chat("Hi").content == "Hello."
-        assert llm.chat("Hi", deadline=0.001).finish_reason in ("deadline", "stop"), "too short to blame the template"
+        with suppress(RequestError):  # while it is prepared; a TemplateError would blame the template
+            assert llm.chat("Hi", deadline=0.001).finish_reason in ("deadline", "stop")
 
 
 def test_a_loads_renders_have_one_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
