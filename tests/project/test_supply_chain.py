@@ -70,3 +70,12 @@ def test_a_table_is_read_as_it_was_written() -> None:
     written = table(packages)
     assert "| MIT | a, b-c |\n| ISC | d |\n" in written
     assert listed(f"text\n{BEGIN}{written}{END}text") == {"a": "MIT", "b-c": "MIT", "d": "ISC"}
+
+
+def test_what_builds_a_release_cannot_be_exchanged(repository: Path) -> None:
+    """Each action is named by the hash of its commit, and the comment says of which version."""
+    for path in (repository / ".github" / "workflows").glob("*.yml"):
+        used = re.findall(r"uses: (.*)", path.read_text(encoding="utf-8"))
+        assert used
+        for each in used:
+            assert re.fullmatch(r"[\w-]+/[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each), (path.name, each)
