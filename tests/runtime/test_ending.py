@@ -3,6 +3,7 @@
 import json
 import re
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import example, given, settings
@@ -107,6 +108,22 @@ def test_members_behind_a_long_text_are_the_models_own() -> None:
     assert whole.finish_reason == "length"
     assert whole.parsed is not None
     assert len(whole.parsed["a"]) > 60
+
+
+def test_an_answer_is_complete_also_when_no_time_is_left_for_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ending, "_MOST_SECONDS", 0.0)
+    schema = JsonSchema({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]})
+    whole = answer('{"a":"' + "long " * 40, schema, 60)
+    assert whole.parsed is not None, whole.content
+    assert whole.finish_reason == "length"
+
+
+def test_where_bytes_lead_is_asked_only_for_long_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Mock(side_effect=ending.masks)
+    monkeypatch.setattr(ending, "masks", asked)
+    item = {"type": "object", "properties": {"a": {"type": "string", "minLength": 3}}, "required": ["a"]}
+    assert answer("[{}", JsonSchema({"type": "array", "items": item, "minItems": 3}), 90).parsed is not None
+    assert not asked.called
 
 
 def test_it_can_be_left_out() -> None:

@@ -1,7 +1,7 @@
 """Closes a JSON answer that would be cut by its limit of tokens."""
 
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import chain, takewhile
 from time import thread_time
 
 from engine.runtime.guidance.matcher import Matcher, masks
@@ -13,10 +13,13 @@ _BETWEEN = ("}", "]", '"', "\n", ",", ":", "0", "null", "false", "{", "[")
 before what closes, where the answer is laid out over lines."""
 _CLOSERS = frozenset(b'"]} \n')
 _MOST_TOKENS = 256
+_FEW_BYTES = 32
+"""A way that takes no more single bytes need not look where each of them leads."""
 _MOST_LOOKS = 200
 """At what may follow a byte, on one way."""
 _MOST_SECONDS = 2.0
-"""Of processor time that one turn may spend on looking for endings: the engine's thread serves others, too."""
+"""Of processor time that one turn may spend on looking for endings: the engine's thread serves others, too. Then the
+answer is closed at once."""
 _EARLY = 2
 """While required members are missing, the model gets this many times as many tokens for them as the shortest take."""
 _LONG = 48
@@ -35,6 +38,8 @@ class Closer:
         self.closed = self.closed_early = False
         self._looks: int | None = None
         self._spent = 0.0
+        self._ending = list[int]()
+        """What completed the answer where it was looked for last."""
 
     def instead(self, matcher: Matcher, token: int, left: int) -> list[int] | None:
         """Returns the tokens that replace a drawn one; None if it may stay. `left`: tokens that may still be drawn, it
@@ -43,15 +48,17 @@ class Closer:
         if waits or matcher.json is None or not matcher.json.is_open or self._spent > _MOST_SECONDS:
             return None
         began = thread_time()
-        try:
-            return self._instead(matcher, token, left)
-        finally:
-            self._spent += thread_time() - began
+        found = self._instead(matcher, token, left)
+        self._spent += thread_time() - began
+        if found is None and self._spent > _MOST_SECONDS and len(self._ending) <= left:
+            found = self._ending
+            self.closed = bool(found)
+        return found or None
 
     def _instead(self, matcher: Matcher, token: int, left: int) -> list[int] | None:
         assert matcher.json is not None, "only a JSON answer is closed"
-        shortest = ending(matcher)
-        if shortest is None or len(shortest) > left:
+        shortest = self._ending = self._from(matcher, left // _EARLY) or []
+        if not shortest or len(shortest) > left:
             self._looks = left // 2
             return None
         self._looks = max(left // 2, (_EARLY + 1) * len(shortest) + 16)
@@ -61,12 +68,17 @@ class Closer:
         then = matcher.copy()
         if not then.consume(token):
             return None
-        rest = ending(then)
+        rest = self._from(then, left - 1)
         if rest is not None and len(rest) < left:
             self._looks = max(self._looks, (_EARLY + 1) * len(rest) + 16)
             return None
         self.closed = True
         return shortest
+
+    def _from(self, matcher: Matcher, most: int) -> list[int] | None:
+        """Returns an ending from here: the one known, where it still is one of so many tokens at most."""
+        known = self._ending
+        return known if len(known) <= most and _completes(matcher, known) else ending(matcher)
 
 
 def _goes_on(matcher: Matcher, token: int) -> bool:
@@ -86,19 +98,28 @@ def ending(matcher: Matcher) -> list[int] | None:
     """Returns few tokens that complete a JSON answer: what is open is closed, and required members get the shortest
     values. None if none were found. Changes nothing."""
     try:
-        return _Way(matcher.copy()).found()
+        return _Way(matcher.copy(), _FEW_BYTES).found() or _Way(matcher.copy(), _MOST_TOKENS, _MOST_LOOKS).found()
     except RequestError:  # too ambiguous on this way, which the model need not go
         return None
 
 
-class _Way:
-    """Looks for an ending from a place of its own."""
+def _completes(matcher: Matcher, tokens: Sequence[int]) -> bool:
+    if not tokens or len(matcher.allowed(tokens)) < len(tokens):
+        return False
+    then = matcher.copy()
+    return all(map(then.consume, tokens)) and then.accepts and then.json is not None and not then.json.is_open
 
-    def __init__(self, matcher: Matcher) -> None:
+
+class _Way:
+    """Looks for an ending from a place of its own, over so many single bytes at most; of these the first that is
+    allowed, or, with looks, the first that leads on."""
+
+    def __init__(self, matcher: Matcher, most: int, looks: int = 0) -> None:
         self._matcher = matcher
+        self._left = most
+        self._looks = looks
         self._seen: set[bytes] = set()
         """What could follow at places of this way."""
-        self._looks = _MOST_LOOKS
 
     def found(self) -> list[int] | None:
         matcher = self._matcher
@@ -117,8 +138,12 @@ class _Way:
         for wanted in (table.tokens(each) for each in first):
             if wanted and len(matcher.allowed(wanted)) == len(wanted) and all(map(matcher.consume, wanted)):
                 return wanted
-        single = [token for token in table.single_bytes if matcher.allowed([token])]
-        token = next(filter(self._leads_on, single), single[0] if single else None)
+        self._left -= 1
+        single = (token for token in table.single_bytes if matcher.allowed([token]))
+        if self._looks:
+            several = list(single)
+            single = chain(filter(self._leads_on, several), several)
+        token = next(single, None) if self._left >= 0 else None
         return [token] if token is not None and matcher.consume(token) else []
 
     def _leads_on(self, token: int) -> bool:
