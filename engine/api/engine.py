@@ -158,8 +158,9 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         The usual options; `LoadOptions` has further ones, all with defaults in docs/reference/options.md:
 
         - `model`: a path, or a model on the Hugging Face Hub, downloaded unless it is there: "owner/repo:Q4_K_M",
-          "owner/repo" (a quantisation that fits is chosen and logged), "owner/repo/file.gguf"; or "smollm2", a real
-          model of 98 MB (the extra `smollm2`). Default: the built-in model.
+          "owner/repo" (a quantisation that fits is chosen and logged), "owner/repo/file.gguf"; "ollama:qwen3.5:4b",
+          "lmstudio:publisher/model/file": what these programs have on this disk; "auto": the best that is on it and
+          fits; "smollm2", a real model of 98 MB (the extra `smollm2`). Default: the built-in model.
         - `n_ctx`: the most tokens of one conversation, answers included. Default: 8,192, or less.
         - `n_gpu_layers`: layers to offload, -1 for all. Default: as many as fit into the devices' free memory.
         - `n_sequences`: how many conversations are decoded at once, from one pool. Default: 4, or what fits.

@@ -176,6 +176,7 @@ class _Model:
 
     def _plan(self) -> tuple[GgufFile, Plan, ProjectorFile | None]:
         if self._planned is None:
+            self._given, self._revision = loading.resolved(self._given, self._revision, lambda: self._machine)
             path = loading.located(self._given, self._revision, lambda: self._machine.available)
             file = read_gguf(path)
             chosen = self._arguments.get("projector")

@@ -113,6 +113,7 @@ def load(
     devices that are available; `opening` is called with the file before that. `draft`: who guesses ahead.
     `projector`: what makes rows of pictures and sounds, "auto" to find it. Raises what `Engine.load` raises."""
     check_devices()
+    model, revision = resolved(model, revision, machine)
     path = located(model, revision)
     if opening is not None:
         opening(path)
@@ -432,7 +433,21 @@ def _published(path: Path, bases: Sequence[str]) -> ResponseTemplate | None:
 
 def is_on_hub(model: object) -> bool:
     """Whether a model that can be located is one of the Hub, not a file."""
-    return isinstance(model, str) and _path(model) is None
+    return isinstance(model, str) and local(model) is None
+
+
+def resolved(
+    model: str | Path | None, revision: str | None, machine: Callable[[], Machine]
+) -> tuple[str | Path | None, str | None]:
+    """Returns name and revision of a model; for "auto", if no file has that name, those of the best on this disk, which
+    is told. Raises ModelLoadError if none fits, RequestError for a revision beside "auto"."""
+    if model != AUTO or Path(AUTO).exists():
+        return model, revision
+    if revision is not None:
+        raise RequestError(f'revision={shown(revision)} is for one model, and "auto" chooses; leave it out.')
+    from engine.api.on_disk import best
+
+    return best(machine())
 
 
 def located(model: object, revision: str | None, memory: Callable[[], int | None] = available_memory) -> Path:
@@ -448,7 +463,7 @@ def located(model: object, revision: str | None, memory: Callable[[], int | None
         )
     elif not str(model) or model == Path():
         raise ModelLoadError("The path of the model is empty; pass the path of a .gguf file.")
-    elif (known := _path(model)) is not None:
+    elif (known := local(model, memory)) is not None:
         path = known
     else:
         from engine import hub  # imports huggingface_hub, which a file does not need
@@ -459,18 +474,22 @@ def located(model: object, revision: str | None, memory: Callable[[], int | None
     return path
 
 
-def _path(model: str | Path) -> Path | None:
-    """Returns the path of a Path, of an existing file or of a packaged model; None for a text that may name a model on
-    the Hub."""
+def local(model: str | Path, memory: Callable[[], int | None] = available_memory) -> Path | None:
+    """Returns the path of a Path, of an existing file, of a packaged model or of another program's; None for a text
+    that may name a model on the Hub. `memory` as for `located`."""
     try:
         path = Path(model).expanduser()
         if isinstance(model, Path) or path.exists():
             return path
-        return packaged(model)
+        if (known := packaged(model)) is not None or ":" not in model:
+            return known
     except (OSError, RuntimeError) as error:  # not accessible, or no home directory
         if "://" in str(model):
             return None  # addresses may be too long for a path
         raise ModelLoadError(f"{model} is not a readable path ({error}); pass the path of a .gguf file.") from error
+    from engine.hub import elsewhere  # imports huggingface_hub, as a name with a colon does anyway
+
+    return elsewhere.located(model, memory)
 
 
 def _warn_without_gpu(options: ModelOptions) -> None:

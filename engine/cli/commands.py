@@ -14,6 +14,7 @@ from pydantic_core import to_json
 
 from engine.api.engine import Engine
 from engine.api.engines import Engines
+from engine.api.loading import local
 from engine.cli.chat import Chat, model_name
 from engine.cli.confirm import can_ask
 from engine.cli.doctor import diagnose
@@ -34,7 +35,7 @@ from engine.support.errors import ContextOverflowError, EngineError, MissingTemp
 from engine.support.packaged import PACKAGED
 from engine.support.report import aligned, width_of
 from engine.tools import Toolbox
-from engine.turns.options import LoadOptions, RawOptions, TurnOptions
+from engine.turns.options import AUTO, LoadOptions, RawOptions, TurnOptions
 from engine.types.answer_formats import JsonSchema
 from engine.types.events import ContentDelta
 from engine.types.media import Image
@@ -117,10 +118,13 @@ def _names_a_model(text: str) -> bool:
     ModelLoadError for a name of another program."""
     if text.endswith(".gguf") or len(text.split()) != 1:
         return text.endswith(".gguf")
-    if text == BUILTIN or text in PACKAGED or _is_gguf(text):
+    if text in (BUILTIN, AUTO) or text in PACKAGED or _is_gguf(text):
         return True
-    from engine.hub.names import parse  # imports huggingface_hub
+    from engine.hub import elsewhere  # imports huggingface_hub
+    from engine.hub.names import parse
 
+    if text.startswith(elsewhere.PREFIXES):
+        return True
     name = parse(text)
     return name is not None and bool(name.quantization or "gguf" in text.lower())
 
@@ -250,7 +254,7 @@ def inspect(options: argparse.Namespace) -> int:
 def _header_facts(options: argparse.Namespace, error: EngineError) -> FileFacts:
     """Returns what the header of a file says that cannot be loaded. Raises the error if it is no GGUF that is here."""
     model: str | None = options.model
-    path = None if model is None or model == BUILTIN else Path(model).expanduser()
+    path = None if model is None or model == BUILTIN else local(model)
     if path is None or not paths.is_file(path):
         raise error
     try:

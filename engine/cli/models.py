@@ -1,5 +1,5 @@
 """`llama-engine models suggest | fit | list | download | remove`: which models to use, which fit into memory, and those
-on this disk, in the Hub's cache or in packages."""
+on this disk: in the Hub's cache, in packages, and in the stores of Ollama and LM Studio."""
 
 import argparse
 import json
@@ -15,7 +15,10 @@ from engine.support.packaged import PACKAGED, Packaged, packaged
 if TYPE_CHECKING:
     from engine.cli.quantisations import Fit
     from engine.hub.cache import CachedModel
+    from engine.hub.stored import Stored
     from engine.llama.plan.plan import Machine
+
+_DAMAGED = "(damaged)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,9 @@ def add_models(commands: Any) -> None:
         help="count this projector (mmproj-....gguf), too; auto: the one of the repository or folder",
     )
     fit.add_argument("--json", action="store_true", help="print it as one JSON object")
-    shown = actions.add_parser("list", help="the models in the Hugging Face Hub's cache, in packages and in folders")
+    shown = actions.add_parser(
+        "list", help="the models in the Hugging Face Hub's cache, in packages, of Ollama and LM Studio, and in folders"
+    )
     shown.add_argument("folders", metavar="FOLDER", nargs="*", help="a folder whose GGUF files are listed, too")
     shown.add_argument("--json", action="store_true", help="print it as one JSON array")
     get = actions.add_parser("download", help="download a model into the Hub's cache and print its path")
@@ -132,10 +137,11 @@ def _common(names: list[str]) -> tuple[str, list[str]]:
 
 def _list(options: argparse.Namespace) -> int:
     from engine.cli.screen import Screen
-    from engine.hub import api, cache
+    from engine.hub import api, cache, elsewhere
 
     rows = [_row_of(model) for model in cache.models()]
     rows += [_Row(name, model.size, _by_header(str(path)), str(path)) for name, model, path in _in_packages()]
+    rows += map(_row_elsewhere, elsewhere.models())
     for folder in options.folders:
         rows += _in_folder(Path(folder).expanduser())
     screen = Screen(sys.stdout)
@@ -159,6 +165,13 @@ def _row_of(model: "CachedModel") -> _Row:
     return _Row(model.name, model.size, model.quantization or None, str(model.paths[0]))
 
 
+def _row_elsewhere(model: "Stored") -> _Row:
+    """Returns the row of a model of another program; one that cannot be used is damaged."""
+    path = str(model.path)
+    kind = _DAMAGED if model.problem else model.quantization or _by_header(path)
+    return _Row(model.name, model.size, kind, path)
+
+
 def _in_folder(folder: Path) -> list[_Row]:
     """Returns the models in a folder and its subfolders."""
     from engine.hub.variants import File, variants_of
@@ -177,16 +190,18 @@ def _by_header(path: str) -> str | None:
     try:
         return file_type_name(read_header(Path(path)).integer("general.file_type", -1)) or None
     except ModelLoadError:
-        return "(damaged)"
+        return _DAMAGED
 
 
 def _download(options: argparse.Namespace) -> int:
     from engine import hub
     from engine.cli.screen import Screen
+    from engine.hub import elsewhere
     from engine.llama.plan.machine import available_memory
 
     screen = Screen(sys.stdout)
-    if (here := packaged(options.name)) is not None:
+    here = packaged(options.name) or elsewhere.located(options.name, available_memory)
+    if here is not None:
         screen.line(str(here))
         return 0
     name = hub.named(options.name, options.revision)
@@ -200,11 +215,13 @@ def _remove(options: argparse.Namespace) -> int:
     from engine import hub
     from engine.cli.confirm import can_ask, confirmed
     from engine.cli.screen import Screen
-    from engine.hub import cache
+    from engine.hub import cache, elsewhere
 
     if known := [PACKAGED[each] for each in options.names if each in PACKAGED]:
         package = known[0].package
         raise RequestError(f"{known[0].extra} is a part of the package {package}; pip uninstall {package} removes it.")
+    if theirs := [each for each in options.names if each.startswith(elsewhere.PREFIXES)]:
+        raise RequestError(f"{theirs[0]} is another program's, whose files are only read here; remove it there.")
     names = [(each, hub.named(each)) for each in options.names]
     if paths := [each for each, name in names if name is None]:
         raise RequestError(

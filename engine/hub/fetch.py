@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from engine.hub import api, cache, download
+from engine.hub import api, cache, download, ollama
 from engine.hub.api import Listing, Unavailable
 from engine.hub.names import SPELLINGS, Name, is_bare, near_names, parse
 from engine.hub.progress import Progress
@@ -73,8 +73,8 @@ def located(model: str, revision: str | None = None, memory: Memory | None = Non
             raise ModelLoadError(f"There is neither a file nor a model named {model}; {near}")
         if not path.exists() and is_bare(model):
             raise ModelLoadError(
-                f"There is no file {model}, and names of Ollama and of services mean nothing here. Write a model on "
-                f"the Hugging Face Hub as {SPELLINGS}; `llama-engine models suggest` names some."
+                f"There is no file {model}, and names of services mean nothing here. Write a model on the Hugging Face "
+                f"Hub as {SPELLINGS}, one of Ollama's as ollama:{model}; `llama-engine models suggest` names some."
             )
         return path
     if name.quantization is None and "://" not in model and path.parent.is_dir():
@@ -113,10 +113,12 @@ def fetch(name: Name, *, memory: Memory | None = None, progress: Progress | None
 
 def projector(path: Path, room: int | None) -> Path:
     """Returns the path of the projector that belongs to a model file: of one in the cache, its repository's at the same
-    commit, downloaded if missing; else one in the same folder. `room`: the bytes into which it is to fit (None: not
-    known). Raises ModelLoadError if there is none, or several."""
+    commit, downloaded if missing; of one of Ollama's, what its manifest names; else one in the same folder. `room`: the
+    bytes into which it is to fit (None: not known). Raises ModelLoadError if there is none, or several."""
     repo, commit = cache.origin(path)
     if commit is None:
+        if (stored := ollama.projector(path)) is not None:
+            return stored
         sizes = {file: file.stat().st_size for file in sorted(path.parent.glob("*.gguf")) if file.is_file()}
         there = variants_of(File(file.name, size) for file, size in sizes.items())
         chosen, why = projector_of(path.name, there, room, lambda _: True, str(path.parent))

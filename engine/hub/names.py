@@ -103,8 +103,8 @@ def parse(text: str, hosts: AbstractSet[str] = HUB_HOSTS) -> Name | None:
     if _OLLAMA.fullmatch(text) and not text.lower().endswith(".gguf") and not Path(text).exists():
         near = did_you_mean(text.replace(":", "-"), short_names(), "`llama-engine models suggest` names some.")
         raise ModelLoadError(
-            f"{text} looks like a tag of Ollama, whose names are not known here; {near} Write a model on the Hugging "
-            f"Face Hub as {SPELLINGS}, or the path of a GGUF file."
+            f"{text} looks like a tag of Ollama: write ollama:{text} for what Ollama has on this disk; {near} Write a "
+            f"model on the Hugging Face Hub as {SPELLINGS}, or the path of a GGUF file."
         )
     found = _NAME.fullmatch(text)
     if found is None or (found["path"] is None and found["quantization"] is None and text.lower().endswith(".gguf")):

@@ -14,7 +14,7 @@ from llm.parts import AttachmentPart, Message, ReasoningPart, StreamEvent, TextP
 from pydantic import Field
 
 from engine.api.engine import Engine
-from engine.hub import cache
+from engine.hub import cache, elsewhere
 from engine.runtime.stream.stream import Stream
 from engine.support.errors import RequestError
 from engine.support.offloop import off_loop_or_undo
@@ -108,9 +108,12 @@ class AsyncLocal(_Registered, llm.AsyncModel):
 
 @llm.hookimpl
 def register_models(register: Any) -> None:
-    """Register the built-in model, any file (`-o file`), and the models in the Hugging Face Hub's cache."""
+    """Register the built-in model, any file (`-o file`), and what is on this disk: the models in the Hugging Face Hub's
+    cache, and those of Ollama and LM Studio."""
     engines = Engines()
-    for name in ("builtin", "file", *(model.name for model in cache.models() if model.variant is not None)):
+    cached = [model.name for model in cache.models() if model.variant is not None]
+    theirs = [model.name for model in elsewhere.models() if not model.problem]
+    for name in ("builtin", "file", *cached, *theirs):
         register(Local(name, engines), AsyncLocal(name, engines))
 
 

@@ -286,7 +286,7 @@ MISTAKES: dict[str, dict[str, str]] = {
         "llm.chat('x', tools=[Weather().get_weather], max_tokens=2).finish_reason": f"{WORKS}'length'",
         "llm.chat('x', stop=[''])": "at least 1 character",
         "Engine.load('llama3.2')": "`llama-engine models suggest` names some",
-        "Engine.load('gpt-4o')": "names of Ollama and of services mean nothing here",
+        "Engine.load('gpt-4o')": "names of services mean nothing here",
     },
 }
 ROWS = [

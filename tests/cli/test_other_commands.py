@@ -173,7 +173,7 @@ def test_the_nearest_of_what_there_is(line: str, words: str, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("qwen3:0.6b", "looks like a tag of Ollama, whose names are not known here; did you mean 'qwen3-0.6b'?"),
+        ("qwen3:0.6b", "did you mean 'qwen3-0.6b'?"),
         ("owner/repo:Q4_K_M", "owner/repo:Q4_K_M is in the place of the prompt; add one: llama-engine run owner/repo"),
         ("owner/some-GGUF", "is in the place of the prompt"),
         ("m.gguf", "is in the place of the prompt"),

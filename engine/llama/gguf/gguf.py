@@ -161,7 +161,8 @@ class Vocabulary:
 class GgufFile:
     """A checked model file: the facts needed to describe it and to estimate its memory.
 
-    `parts` are all files of a split model, in order. `weights` is bytes. `base_models`: the addresses of the
+    `parts` are all files of a split model, in order. `weights` is bytes; of them each token reads about `active`: of
+    experts, those that are used. `base_models`: the addresses of the
     repositories that it was made from. `is_verified`: it is certain that llama.cpp survives this header.
     """
 
@@ -172,6 +173,7 @@ class GgufFile:
     quantization: str
     parameters: int
     weights: int
+    active: int
     base_models: tuple[str, ...]
     is_verified: bool
     shape: Shape
@@ -348,6 +350,7 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...]) 
         quantization=_quantization(header, headers),
         parameters=sum(tensor.elements for tensor in tensors),
         weights=sum(tensor.size for tensor in tensors),
+        active=_active(header, architecture, tensors),
         base_models=tuple(
             filter(None, (header.text(f"general.base_model.{number}.repo_url") for number in range(_MOST_BASES)))
         ),
@@ -355,6 +358,14 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...]) 
         shape=shape,
         tokens=_vocabulary(header, architecture),
     )
+
+
+def _active(header: Header, architecture: str, tensors: Sequence[Tensor]) -> int:
+    """Returns the bytes of weights that a token reads: of experts the share that is used."""
+    experts = sum(tensor.size for tensor in tensors if "_exps." in tensor.name)
+    count = max(1, header.integer(f"{architecture}.expert_count", 1))
+    used = min(count, header.integer(f"{architecture}.expert_used_count", count))
+    return sum(tensor.size for tensor in tensors) - experts + experts * used // count
 
 
 def _vocabulary(header: Header, architecture: str) -> Vocabulary:
