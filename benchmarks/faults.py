@@ -170,6 +170,18 @@ def misplaced(chosen: list[Fault]) -> list[str]:
     return [f"{fault.file} holds it {count} times: {fault.promise}" for fault, count in counted if count != 1]
 
 
+def untested(chosen: list[Fault]) -> list[str]:
+    """The tests that are named and not there."""
+    named = {test: test.split("[")[0].split("::") for fault in chosen for test in fault.tests}
+    paths = {path for path, *_ in named.values() if (ROOT / path).exists()}
+    files = {path: [ROOT / path] if (ROOT / path).is_file() else (ROOT / path).rglob("*.py") for path in paths}
+    texts = {path: "\n".join(file.read_text(encoding="utf-8") for file in some) for path, some in files.items()}
+    defined = re.compile(r"^ *(?:async )?(?:def|class) (\w+)", re.MULTILINE)
+    there = {path: {*defined.findall(text)} for path, text in texts.items()}
+    gone = (test for test, (path, *names) in named.items() if path not in there or not {*names} <= there[path])
+    return [f"{test} is not there" for test in gone]
+
+
 def clean(copy: Copy, chosen: list[Fault], limit: float) -> bool:
     """Whether all tests pass without a fault."""
     copy.start(list(dict.fromkeys(test for fault in chosen for test in fault.tests)))
@@ -214,13 +226,17 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=300, metavar="SECONDS", help="for the tests of one fault")
     parser.add_argument("--trusting", action="store_true", help="do not run the tests without a fault first")
     parser.add_argument("--file", type=Path, default=Path(__file__).with_suffix(".toml"), help="other faults")
-    parser.add_argument("--texts", action="store_true", help="only see whether each text stands in its file once")
+    parser.add_argument(
+        "--texts",
+        action="store_true",
+        help="only see whether each text stands in its file once, and each test is there",
+    )
     given = parser.parse_args()
     chosen = faults(given.file, given.only)
     if given.texts:
-        wrong = misplaced(chosen)
-        print(*wrong, f"{len(chosen) - len(wrong)} of {len(chosen)} texts stand once", sep="\n")
-        sys.exit(bool(wrong))
+        wrong, gone = misplaced(chosen), untested(chosen)
+        print(*wrong, *gone, f"{len(chosen) - len(wrong)} of {len(chosen)} texts stand once", sep="\n")
+        sys.exit(bool(wrong or gone))
     for name in SHARED:
         import_module(name)
     with tempfile.TemporaryDirectory() as folder:

@@ -191,5 +191,6 @@ def test_numbers_of_rows_hold_the_key() -> None:
     assert not set(row_tokens(one)) & set(row_tokens(MediaChunk(picture(1).digest, 5, 4, True)))
     tokens = [1, *row_tokens(one), *row_tokens(two)]
     assert are_whole(tokens)
+    assert not any(are_whole(tokens[:at] + tokens[at + 1 :]) for at in range(1, len(tokens)))
     assert position(tokens, len(tokens)) == 7
     assert {(~token >> 60).to_bytes(32) for token in row_tokens(one)} == {one.key}
