@@ -163,7 +163,7 @@ class Matcher:
             if forced and not at.inner.consume_tokens(self._table.inner.tokenize_bytes(forced)):
                 return []
             follows = [token for token in self._table.single_bytes if at.allowed([token])]
-            if len(found) + len(todo) + len(follows) > MOST_VALUES:
+            if not follows or len(found) + len(todo) + len(follows) > MOST_VALUES:
                 return []
             for token in follows:
                 then = at.copy()

@@ -14,8 +14,8 @@ from engine.runtime.loop.logprobs import TokenLogprobs
 from engine.runtime.loop.replies import Replies
 from engine.runtime.loop.scheduler import Chunk
 from engine.runtime.loop.sequence import SequenceState
-from engine.runtime.loop.weighing import weighed
-from engine.support.errors import DecodeError, EngineError
+from engine.runtime.loop.weighing import Trial
+from engine.support.errors import DecodeError
 from engine.types.sampling import FinishReason
 
 _log = logging.getLogger("engine.runner")
@@ -82,38 +82,51 @@ class Draws:
         self._drafts = drafts
         self._clock = clock
 
-    def chooses(self, state: SequenceState) -> bool:
-        """Whether the texts that may follow are tried now."""
-        return state.opens and state.draws and self._cache.takes_guesses
-
     def next(self, state: SequenceState, row: int, draft: tuple[int, ...], mask: "Mask | None") -> FinishReason | None:
-        """Draw a token, and one more for each guess that was right; returns why the turn ended, if it did."""
+        """Draw a token, and one more for each guess that was right; returns why the turn ended, if it did. Nothing is
+        drawn while texts are tried that may follow."""
+        if state.trial is not None and draft:
+            return self._tried(state, row, mask)
+        state.trial = None
         if draft:
             return self.along(state, row, draft, mask)
-        return self.draw(state, row, mask) if mask is None or not self.chooses(state) else self.choose(state, row, mask)
+        return None if mask is not None and self._tries(state, row) else self.draw(state, row, mask)
 
-    def choose(self, state: SequenceState, row: int, mask: "Mask") -> FinishReason | None:
-        """Draw a token where a text opens: if a form leaves only a few, as likely as all of what they are. Nothing is
-        drawn, and the last token evaluated again, where these could not be tried. The logits of all other rows are
-        gone then."""
+    def _tries(self, state: SequenceState, row: int) -> bool:
+        """Whether texts are tried before the next draw: one opens, a form leaves only a few, and there is room. They
+        then follow the last token in the next steps."""
         matcher = state.generation.matcher
-        texts = [] if matcher is None else matcher.values
-        longest = max(map(len, texts), default=0)
-        if not 0 < longest <= self._backend.info.n_outputs or not self._cache.make_room(longest):
-            return self.draw(state, row, mask)
-        try:
-            ahead = weighed(self._backend, state, row, texts)
-        except (EngineError, MemoryError) as error:
-            _log.warning("What may follow could not be weighed: %s", error)
-            state.weighs = isinstance(error, DecodeError) and error.reason == "aborted"
-            held = self._cache.reconcile(state.sequence)
-            state.evaluated = self._cache.cut(state.sequence, min(held, len(state.tokens) - 1))
-            return None
-        return self.draw(state, row if ahead is None else 0, mask, ahead)
+        if matcher is None or not state.opens or not self._cache.takes_guesses:
+            return False
+        texts = matcher.values
+        longest, info = max(map(len, texts), default=0), self._backend.info
+        fits = longest <= min(info.n_outputs, info.n_batch) and len(state.tokens) + longest <= info.n_ctx
+        if not texts or not fits or not self._cache.make_room(longest):
+            return False
+        trial = Trial(self._backend, row, state.tokens[-1], texts)
+        if not trial.is_choice or not trial.next:
+            return False
+        self._follow(state, trial)
+        return True
 
-    def postpone(self, state: SequenceState) -> None:
-        """Let the last token be evaluated again in the next step, before the next is drawn."""
-        state.evaluated = self._cache.cut(state.sequence, state.evaluated - 1)
+    def _follow(self, state: SequenceState, trial: Trial) -> None:
+        """Let the next text of a trial follow the last token, which is evaluated again."""
+        state.trial, state.draft = trial, trial.next
+        state.evaluated = self._cache.cut(state.sequence, len(state.tokens) - 1)
+
+    def _tried(self, state: SequenceState, row: int, mask: "Mask | None") -> FinishReason | None:
+        """Record how likely the text is that followed; draw if it was the last, a first token as likely as all of the
+        texts that it begins."""
+        trial = state.trial
+        assert trial is not None, "only a text that is tried follows"
+        state.weighed += len(trial.next)
+        trial.tried(row)
+        if trial.next:
+            self._follow(state, trial)
+            return None
+        state.trial, state.draft = None, ()
+        state.evaluated = self._cache.cut(state.sequence, state.evaluated)
+        return self.draw(state, row, mask, trial.ahead)
 
     def draw(
         self, state: SequenceState, row: int, mask: "Mask | None" = None, ahead: Ahead | None = None

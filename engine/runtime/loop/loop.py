@@ -16,7 +16,7 @@ from engine.runtime.cache.prefix import Blocked, PrefixCache
 from engine.runtime.cache.state_store import OriginStates, StateStore
 from engine.runtime.draft.drafter import drafter_for
 from engine.runtime.guidance.guide import Guide
-from engine.runtime.guidance.matcher import Compiler
+from engine.runtime.guidance.matcher import Compiler, Mask
 from engine.runtime.loop.backend import Backend
 from engine.runtime.loop.config import KEPT_STATES, LoopOptions
 from engine.runtime.loop.drawing import Draws, evaluate, masks_of, masks_together
@@ -243,7 +243,7 @@ class Loop:
                 break
             if guesses:
                 for state in self._scheduler.running:
-                    state.draft = ()
+                    _guess_no_more(state)
             else:
                 self._give_way()
         return batches
@@ -317,23 +317,10 @@ class Loop:
         not numbers, for the first time."""
         doubtful: list[SequenceState] = []
         masks = masks_together([state for state, _, _ in due if state.draws]) if constrained else {}
-        if constrained:  # what is tried takes the others' logits
-            due = sorted(due, key=lambda each: self._draws.chooses(each[0]))
         for state, at, draft in due:
             try:
-                says, finish = state.unsaid is not None, None
-                if says:
-                    self._draws.say(state, at, state.evaluated)
-                    finish = state.ending if state.evaluated == state.goal else None
-                if state is not due[-1][0] and self._draws.chooses(state):
-                    self._draws.postpone(state)
-                    continue
-                if not says or state.draws:
-                    mask = (masks_of([state]) if masks is None else masks).get(state)
-                    finish = self._draws.next(state, at, draft, mask)
-                    if finish is None and len(state.tokens) > self._n_ctx:
-                        finish = "length"
-                if finish is not None and not (says and state.ends_later(finish, self._n_ctx)):
+                finish = self._next(state, at, draft, masks)
+                if finish is not None:
                     self._finish(state, finish)
                 elif state.alone:
                     self._cleared(state)
@@ -345,6 +332,23 @@ class Loop:
                     if _is_nan(error):
                         self._convicted()
         return doubtful
+
+    def _next(
+        self, state: SequenceState, at: int, draft: tuple[int, ...], masks: "dict[SequenceState, Mask] | None"
+    ) -> FinishReason | None:
+        """Say how likely forced tokens were, and draw if all are evaluated. Returns why the turn is over, if it is, and
+        nothing is left to say of it."""
+        finish, says = None, state.unsaid is not None
+        if says:
+            self._draws.say(state, at, state.evaluated)
+            finish = state.ending if state.evaluated == state.goal else None
+        if state.draws:
+            mask = (masks_of([state]) if masks is None else masks).get(state)
+            finish = self._draws.next(state, at, draft, mask)
+            if finish is None and len(state.tokens) > self._n_ctx:
+                finish = "length"
+        is_open = finish is not None and says and state.ends_later(finish, self._n_ctx)
+        return None if is_open else finish
 
     def _cleared(self, state: SequenceState) -> None:
         """It is not to blame: others go on, and it does as soon as all that are in doubt were computed alone."""
@@ -365,6 +369,8 @@ class Loop:
         """Let the requests that decode guess their next tokens. Wrong guesses are cut off again, so there are none for
         a memory that cannot be. Tokens that are scored are no guesses: all of them are right."""
         for state in self._scheduler.running:
+            if state.trial is not None:
+                continue
             scored = state.request.scored if state.pending == 1 else ()
             state.draft = scored[len(state.tokens) - len(state.request.tokens) : -1] if scored else ()
         if self._drafts is not None and self.cache.takes_guesses:
@@ -515,6 +521,9 @@ class Loop:
             return
         if state.evaluated != chunk.start or (chunk.part is not None and chunk.part.start):
             return
+        if state.trial is not None:
+            _guess_no_more(state)
+            chunk = chunk._replace(draft=())
         try:
             evaluate(self._backend, self._adapters, [chunk])
         except (EngineError, MemoryError) as again:
@@ -529,6 +538,12 @@ class Loop:
         else:
             self.cache.cells.widen()  # if it was refused, then for another reason than its room
             self._advance([chunk])
+
+
+def _guess_no_more(state: SequenceState) -> None:
+    """Let nothing follow what is certain: guesses now, and texts that are tried for the rest of its turn."""
+    state.weighs = state.weighs and state.trial is None
+    state.trial, state.draft = None, ()
 
 
 def _is_nan(error: BaseException | None) -> bool:

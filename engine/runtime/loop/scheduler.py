@@ -193,7 +193,7 @@ class Scheduler:
                 (decoding if len(state.tokens) - state.evaluated == 1 else prompts).append(state)
         if decoding and prompts and self._may_wait(decoding, prompts[0].request.priority):
             decoding = []
-        decodes = self._decodes(decoding, beside_prompts=bool(prompts)) if decoding else []
+        decodes, apart = self._decodes(decoding, beside_prompts=bool(prompts)) if decoding else ([], [])
         if prompts:
             rows = self.budget.rows if decodes else self.budget.alone
             outputs = self._n_outputs - len(self._running) - sum(len(chunk.draft) for chunk in decodes)
@@ -202,7 +202,7 @@ class Scheduler:
             batches = [decodes, prefill] if self._separate else [decodes + prefill]
         else:
             batches = [decodes]
-        return _by_adapters(batches, in_force)
+        return _by_adapters([*batches, apart] if apart else batches, in_force)
 
     def _may_wait(self, decoding: Sequence[SequenceState], priority: int) -> bool:
         """Whether these requests leave the step to prompts of this priority."""
@@ -211,20 +211,27 @@ class Scheduler:
         self._left_out = (self._left_out + 1) % _OFFLINE_EVERY
         return self._left_out > 0
 
-    def _decodes(self, decoding: list[SequenceState], *, beside_prompts: bool) -> list[Chunk]:
-        """Returns a chunk of one token for each request, with guesses after it as far as there is room."""
+    def _decodes(self, decoding: list[SequenceState], *, beside_prompts: bool) -> tuple[list[Chunk], list[Chunk]]:
+        """Returns a chunk of one token for each request, with guesses after it as far as there is room; and a batch of
+        those that try a text for which there is none, as many as have room there."""
         if len(decoding) > self._n_batch:
             first = self._turn % len(decoding)
             decoding = (decoding[first:] + decoding[:first])[: self._n_batch]
             self._turn = first + self._n_batch
         room = self._draft_room(len(decoding), beside_prompts=beside_prompts)
-        chunks: list[Chunk] = []
-        rows = self._n_outputs - len(self._running)
+        chunks, apart = list[Chunk](), list[Chunk]()
+        rows, rows_apart = self._n_outputs - len(self._running), self._n_outputs
         for state in decoding:
-            draft = state.draft[: max(0, rows if state.request.scored else min(room, rows))]
+            draft = state.draft[: max(0, rows if state.request.scored or state.trial else min(room, rows))]
+            if state.trial is not None and draft != state.draft:  # a text is tried as a whole
+                chunk = Chunk(state, state.evaluated, state.evaluated + 1, state.draft)
+                if chunk.size <= rows_apart:
+                    rows_apart -= chunk.size
+                    apart.append(chunk)
+                continue
             room, rows = room - len(draft), rows - len(draft)
             chunks.append(Chunk(state, state.evaluated, state.evaluated + 1, draft))
-        return chunks
+        return chunks, apart
 
     def _draft_room(self, decoding: int, *, beside_prompts: bool) -> int:
         room = min(self._n_batch, self._draft_rows) - len(self._running)

@@ -12,6 +12,7 @@ from engine.runtime.loop.config import ANSWER
 from engine.runtime.loop.generation import Generation
 from engine.runtime.loop.logprobs import TokenLogprobs
 from engine.runtime.loop.request import Request
+from engine.runtime.loop.weighing import Trial
 from engine.runtime.media.media import MediaChunk
 from engine.types.completion import Usage
 from engine.types.events import Event
@@ -30,8 +31,8 @@ class SequenceState:
     reports. `rows`: those of `next_unit`, once it is encoded; the first `begun` of them are evaluated. `alone`: its
     logits were not numbers, so nothing runs beside it until they are; `doubts`: how often that was. `unsaid`: the index
     of the first token whose log-probability is yet to come, if the request asked for them; else None. `ending`: why the
-    turn is over, once `goal` tokens are evaluated for that. `weighs`: texts are weighed whole;
-    `weighed`: the tokens that were evaluated for that.
+    turn is over, once `goal` tokens are evaluated for that. `weighs`: texts are weighed whole; `trial`: those that are
+    being tried, of which `draft` is one; `weighed`: the tokens that were evaluated for that.
     """
 
     request: Request
@@ -60,6 +61,7 @@ class SequenceState:
     alone: bool = False
     doubts: int = 0
     weighs: bool = True
+    trial: Trial | None = None
     weighed: int = 0
     unsaid: int | None = None
     ending: FinishReason | None = None

@@ -7,61 +7,74 @@ probability, and its first token that of all texts that it begins.
 from collections.abc import Sequence
 from math import exp, isfinite, log
 
-from engine.runtime.loop.backend import Ahead, Backend, Row
-from engine.runtime.loop.sequence import SequenceState
-from engine.support.errors import DecodeError
+from engine.runtime.loop.backend import Ahead, Backend
 
 MOST_WEIGHED = 5
 """Texts that are tried, the likeliest by their first tokens."""
 _NEVER = -1e4
 
 
-def weighed(backend: Backend, state: SequenceState, row: int, texts: Sequence[Sequence[int]]) -> Ahead | None:
-    """Returns what the first tokens of these texts get, behind a sequence whose last token has the logits of `row`;
-    afterwards it has those of row 0. None, with nothing changed, where one text is possible at most. First tokens of
-    texts that were not tried get the mean of the others. Raises DecodeError, also where the sequence cannot forget a
-    text."""
-    heads = dict.fromkeys(text[0] for text in texts)
-    entry = backend.logprobs(row, state.tokens[-1], tuple(heads))
-    first = {each.token: each.logprob for each in entry.top}
-    known = sorted((text for text in texts if isfinite(first[text[0]])), key=lambda text: -first[text[0]])
-    if len(known) < 2:
-        return None
-    totals: dict[int, list[float]] = {}
-    best = -float("inf")
-    for text in known[:MOST_WEIGHED]:
-        if first[text[0]] < best and text[0] not in totals:
-            break  # no text that it begins is as likely as one that is known
-        total = first[text[0]] + _rest(backend, state, text)
-        best = max(best, total)
-        totals.setdefault(text[0], []).append(total)
-    place = len(state.tokens) - 1
-    _forget(backend, state, place)
-    backend.decode([Row(state.tokens[-1], place, state.sequence, True)])
-    more = {token: _together(some) - first[token] for token, some in totals.items() if isfinite(max(some))}
-    mean = sum(more.values()) / len(more) if more else 0.0
-    tokens = tuple(dict.fromkeys(text[0] for text in known))
-    return Ahead(tokens, tuple(more.get(token, mean if token not in totals else _NEVER) for token in tokens))
+class Trial:
+    """The texts that may follow a sequence, tried one after the other: each is evaluated behind the last token like
+    guesses, in a step beside all that runs, and forgotten."""
+
+    def __init__(self, backend: Backend, row: int, token: int, texts: Sequence[Sequence[int]]) -> None:
+        """`row`: that of the sequence's last token, `token`."""
+        self._backend = backend
+        entry = backend.logprobs(row, token, tuple(dict.fromkeys(text[0] for text in texts)))
+        self._first = first = {each.token: each.logprob for each in entry.top}
+        self._known = sorted((text for text in texts if isfinite(first[text[0]])), key=lambda text: -first[text[0]])
+        self._left = list(self._known[:MOST_WEIGHED])
+        self._totals: dict[int, list[float]] = {}
+        self._best = -float("inf")
+        self._pass_short()
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether more than one text is possible."""
+        return len(self._known) > 1
+
+    @property
+    def next(self) -> tuple[int, ...]:
+        """The tokens to evaluate behind the last one: those of a text but its last. None if enough is known."""
+        return tuple(self._left[0][:-1]) if self._left else ()
+
+    def tried(self, row: int) -> None:
+        """Record how likely `next` and the token behind it are. `row`: that of the sequence's last token."""
+        text = self._left[0]
+        rest = (self._backend.logprobs(row + at, token, 0).drawn.logprob for at, token in enumerate(text[1:], 1))
+        self._know(text, sum(rest))
+        self._pass_short()
+
+    def _know(self, text: Sequence[int], rest: float) -> None:
+        total = self._first[text[0]] + rest
+        self._best = max(self._best, total)
+        self._totals.setdefault(text[0], []).append(total)
+        del self._left[0]
+
+    def _pass_short(self) -> None:
+        """Take the texts of one token as known. Leave out the others behind one that can be no likelier than one that
+        is known, unless its first token begins such a one."""
+        while self._left:
+            text = self._left[0]
+            if self._first[text[0]] < self._best and text[0] not in self._totals:
+                self._left.clear()
+            elif len(text) == 1:
+                self._know(text, 0.0)
+            else:
+                return
+
+    @property
+    def ahead(self) -> Ahead:
+        """What the first tokens get. Those of texts that were not tried get the mean of the others."""
+        first = self._first
+        more = {token: _together(some) - first[token] for token, some in self._totals.items() if isfinite(max(some))}
+        mean = sum(more.values()) / len(more) if more else 0.0
+        tokens = tuple(dict.fromkeys(text[0] for text in self._known))
+        return Ahead(tokens, tuple(more.get(token, mean if token not in self._totals else _NEVER) for token in tokens))
 
 
 def _together(several: Sequence[float]) -> float:
     """Returns the log-probability of one of several texts, which may be too small to be a float."""
     best = max(several)
     return best + log(sum(exp(each - best) for each in several))
-
-
-def _rest(backend: Backend, state: SequenceState, text: Sequence[int]) -> float:
-    """Returns the log-probability of a text behind its first token, and forgets it again."""
-    place = len(state.tokens)
-    if len(text) == 1:
-        return 0.0
-    backend.decode([Row(token, place + at, state.sequence, True) for at, token in enumerate(text[:-1])])
-    state.weighed += len(text) - 1
-    total = sum(backend.logprobs(at, token, 0).drawn.logprob for at, token in enumerate(text[1:]))
-    _forget(backend, state, place)
-    return total
-
-
-def _forget(backend: Backend, state: SequenceState, place: int) -> None:
-    if not backend.trim(state.sequence, place):
-        raise DecodeError("The context cannot forget what was tried.", "failed")
