@@ -5,11 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from engine.api.adapter_loader import AdapterSource
-from engine.formats.families import Families, FamilyLike, ResponseTemplate, ResponseTemplateLike
+from engine.formats.families import Families, FamilyLike, ResponseTemplate, ResponseTemplateLike, builtin_families
 from engine.formats.families.response_template import template_in
 from engine.formats.template import renderer
 from engine.formats.template.chat_template import ChatTemplate
@@ -36,7 +38,7 @@ from engine.runtime.loop.config import (
     check_value,
 )
 from engine.runtime.stream.service import NOT_CHAT
-from engine.support import _data, screens
+from engine.support import _data, screens, threads
 from engine.support.errors import (
     ContextOverflowError,
     MissingTemplateError,
@@ -295,7 +297,7 @@ def _weights(
 ) -> "Model | IsolatedModel":
     """Load the weights of a file, with its `head`, and those of a draft model in the same child. In a notebook,
     show the progress, unless the caller passed `progress`."""
-    load: Callable[..., Any] = partial(Model.load, head=head, file=file)
+    load: Callable[..., Any] = partial(_loaded_here, head=head, file=file)
     if isolated:
         from engine.isolated.parent import IsolatedModel
 
@@ -306,6 +308,21 @@ def _weights(
     weights = load(path, options, progress=shown)
     shown.end()
     return weights
+
+
+def _loaded_here(path: Path, options: ModelOptions, **rest: Any) -> Model:
+    """Load weights as `Model.load` does; llama.cpp leaves Python to a thread that prepares the first turn."""
+    preparing = Thread(target=_prepare_first_turn, name="llama-engine-prepare")
+    threads.start(preparing)
+    weights = Model.load(path, options, **rest)
+    preparing.join()
+    return weights
+
+
+def _prepare_first_turn() -> None:
+    """Import and read what a first turn needs; in the main thread Ctrl-C could end numpy's import for good."""
+    _ = import_module("numpy")
+    _ = builtin_families()
 
 
 def adopt(

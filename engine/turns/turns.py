@@ -11,7 +11,6 @@ from typing import Any
 
 from engine.formats.families import Family, builtin_families
 from engine.formats.grammar.demand import Demand, closing, constraint_of
-from engine.formats.grammar.lark import Cut
 from engine.formats.grammar.response import response_of
 from engine.formats.template.chat_template import ChatTemplate
 from engine.formats.template.inline_reasoning import without_inline_reasoning
@@ -100,8 +99,12 @@ class Turns:
         return turn_settings(options, kind, beneath, response_format=response_format)
 
     @cached_property
-    def _cut(self) -> Cut:
-        return Marks(self._service.vocab).cut
+    def _marks(self) -> Marks:
+        return Marks(self._service.vocab)
+
+    def _cut(self, text: str) -> Sequence[str | int]:
+        """Returns a text's plain parts and control tokens. The vocabulary is gone through for the first grammar."""
+        return self._marks.cut(text)
 
     @cached_property
     def _prompts(self) -> Prompts:

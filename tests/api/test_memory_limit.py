@@ -11,6 +11,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="li
 
 CHILD = """
 import resource, sys
+import numpy  # its own threads take address space
 from engine import ContextOverflowError, Engine, ModelLoadError
 from engine.llama.lib import library
 library()
