@@ -82,15 +82,32 @@ class Draws:
         self._drafts = drafts
         self._clock = clock
 
-    def next(self, state: SequenceState, row: int, draft: tuple[int, ...], mask: "Mask | None") -> FinishReason | None:
+    def advance(
+        self, state: SequenceState, row: int, draft: tuple[int, ...], masks: "dict[SequenceState, Mask] | None"
+    ) -> FinishReason | None:
+        """Say how likely forced tokens were, and draw if all are evaluated; `masks`: see `masks_together`. Returns why
+        the turn is over, if it is, and nothing is left to say of it."""
+        finish, says, n_ctx = None, state.unsaid is not None, self._backend.info.n_ctx
+        if says:
+            self._say(state, row, state.evaluated)
+            finish = state.ending if state.evaluated == state.goal else None
+        if state.draws:
+            mask = (masks_of([state]) if masks is None else masks).get(state)
+            finish = self._next(state, row, draft, mask)
+            if finish is None and len(state.tokens) > n_ctx:
+                finish = "length"
+        is_open = finish is not None and says and state.ends_later(finish, n_ctx)
+        return None if is_open else finish
+
+    def _next(self, state: SequenceState, row: int, draft: tuple[int, ...], mask: "Mask | None") -> FinishReason | None:
         """Draw a token, and one more for each guess that was right; returns why the turn ended, if it did. Nothing is
         drawn while texts are tried that may follow."""
         if state.trial is not None and draft:
             return self._tried(state, row, mask)
         state.trial = None
         if draft:
-            return self.along(state, row, draft, mask)
-        return None if mask is not None and self._tries(state, row) else self.draw(state, row, mask)
+            return self._along(state, row, draft, mask)
+        return None if mask is not None and self._tries(state, row) else self._draw(state, row, mask)
 
     def _tries(self, state: SequenceState, row: int) -> bool:
         """Whether texts are tried before the next draw: one opens, a form leaves only a few, and there is room. They
@@ -126,9 +143,9 @@ class Draws:
             return None
         state.trial, state.draft = None, ()
         state.evaluated = self._cache.cut(state.sequence, state.evaluated)
-        return self.draw(state, row, mask, trial.ahead)
+        return self._draw(state, row, mask, trial.ahead)
 
-    def draw(
+    def _draw(
         self, state: SequenceState, row: int, mask: "Mask | None" = None, ahead: Ahead | None = None
     ) -> FinishReason | None:
         """Draw a token and process it; returns why the turn ended, if it did."""
@@ -161,7 +178,7 @@ class Draws:
     def _logprobs(self, state: SequenceState, row: int, token: int) -> TokenLogprobs:
         return self._backend.logprobs(row, token, state.request.sampling.logprobs or 0)
 
-    def say(self, state: SequenceState, row: int, evaluated: int) -> None:
+    def _say(self, state: SequenceState, row: int, evaluated: int) -> None:
         """Record the log-probabilities of the forced tokens that follow the first `evaluated` tokens, or stand among
         them. `row` is that of the last of these."""
         if state.unsaid is None or state.unsaid > evaluated or state.unsaid == len(state.tokens):
@@ -174,16 +191,18 @@ class Draws:
         if state.unsaid == len(state.tokens):
             self._replies.said(state)
 
-    def along(self, state: SequenceState, row: int, draft: tuple[int, ...], mask: "Mask | None") -> FinishReason | None:
+    def _along(
+        self, state: SequenceState, row: int, draft: tuple[int, ...], mask: "Mask | None"
+    ) -> FinishReason | None:
         """Draw one token, and one more for each guess that was right. Each is drawn from the logits after the previous
         token, by the grammar's mask there, so the output is the same as without guesses."""
         right = 0
         while True:
-            finish = self.draw(state, row + right, mask)
+            finish = self._draw(state, row + right, mask)
             new = state.tokens[state.evaluated + right :]  # the drawn token, and those that it forced
             same = common_prefix(new, draft[right:], len(new))
             right += same
-            self.say(state, row + right, state.evaluated + right)
+            self._say(state, row + right, state.evaluated + right)
             if finish is not None or same < len(new):
                 break
             if state.opens:

@@ -16,10 +16,10 @@ from engine.runtime.cache.prefix import Blocked, PrefixCache
 from engine.runtime.cache.state_store import OriginStates, StateStore
 from engine.runtime.draft.drafter import drafter_for
 from engine.runtime.guidance.guide import Guide
-from engine.runtime.guidance.matcher import Compiler, Mask
+from engine.runtime.guidance.matcher import Compiler
 from engine.runtime.loop.backend import Backend
 from engine.runtime.loop.config import KEPT_STATES, LoopOptions
-from engine.runtime.loop.drawing import Draws, evaluate, masks_of, masks_together
+from engine.runtime.loop.drawing import Draws, evaluate, masks_together
 from engine.runtime.loop.generation import Generation, TokenTable
 from engine.runtime.loop.replies import Replies, contained
 from engine.runtime.loop.request import Request, check_fits
@@ -319,7 +319,7 @@ class Loop:
         masks = masks_together([state for state, _, _ in due if state.draws]) if constrained else {}
         for state, at, draft in due:
             try:
-                finish = self._next(state, at, draft, masks)
+                finish = self._draws.advance(state, at, draft, masks)
                 if finish is not None:
                     self._finish(state, finish)
                 elif state.alone:
@@ -332,23 +332,6 @@ class Loop:
                     if _is_nan(error):
                         self._convicted()
         return doubtful
-
-    def _next(
-        self, state: SequenceState, at: int, draft: tuple[int, ...], masks: "dict[SequenceState, Mask] | None"
-    ) -> FinishReason | None:
-        """Say how likely forced tokens were, and draw if all are evaluated. Returns why the turn is over, if it is, and
-        nothing is left to say of it."""
-        finish, says = None, state.unsaid is not None
-        if says:
-            self._draws.say(state, at, state.evaluated)
-            finish = state.ending if state.evaluated == state.goal else None
-        if state.draws:
-            mask = (masks_of([state]) if masks is None else masks).get(state)
-            finish = self._draws.next(state, at, draft, mask)
-            if finish is None and len(state.tokens) > self._n_ctx:
-                finish = "length"
-        is_open = finish is not None and says and state.ends_later(finish, self._n_ctx)
-        return None if is_open else finish
 
     def _cleared(self, state: SequenceState) -> None:
         """It is not to blame: others go on, and it does as soon as all that are in doubt were computed alone."""
