@@ -9,15 +9,21 @@ from engine.formats.grammar.nodes import InOrder, JsonText, Marker, Node, OneOf,
 
 Cut: TypeAlias = Callable[[str], Sequence[str | int]]
 """Cuts markup into plain text and control tokens (their numbers)."""
+_Forms: TypeAlias = Sequence[Mapping[str, Any]]
 
-_COMPACT: Mapping[str, Any] = {
-    "whitespace_flexible": False,
-    "item_separator": ", ?",
-    "key_separator": ": ?",
-    "coerce_one_of": True,
-}
-"""White space in JSON: at most one blank, after a comma or a colon, so that most text is forced and `max_tokens` is not
-spent on blanks."""
+
+def _on_one_line(blank: str) -> Mapping[str, Any]:
+    separators = {"item_separator": f",{blank}", "key_separator": f":{blank}"}
+    return {"whitespace_flexible": False, **separators, "coerce_one_of": True}
+
+
+_ON_ONE_LINE = (_on_one_line(" "), _on_one_line(""))
+"""White space in JSON: a blank after each comma and colon, or none. The first one decides, so that the others are
+forced together with what stands around them."""
+_EITHER = _on_one_line(" ?")
+"""The same where each one decides for itself: half as much to compile."""
+_LARGE = 8_000
+"""In characters, of a schema."""
 _INDENTED: Mapping[str, Any] = {"whitespace_pattern": r"(?:\r?\n[ \t]{0,40}|[ \t])", "coerce_one_of": True}
 """White space in the JSON of families that write their calls over several lines."""
 _MANY = 64
@@ -53,7 +59,7 @@ class GrammarText:
             case Pattern(regex):
                 return self._terminal(_regex(regex))
             case JsonText(schema, root, indented):
-                return self._json(schema, root, _INDENTED if indented else _COMPACT)
+                return self._json(schema, root, (_INDENTED,) if indented else _ON_ONE_LINE)
             case Until():
                 return self._until(node)
             case InOrder(items):
@@ -89,9 +95,14 @@ class GrammarText:
     def _terminal(self, body: str) -> str:
         return self._terminals.setdefault(body, f"T{len(self._terminals)}")
 
-    def _json(self, schema: Mapping[str, Any], root: Mapping[str, Any] | None, white_space: Mapping[str, Any]) -> str:
+    def _json(self, schema: Mapping[str, Any], root: Mapping[str, Any] | None, forms: _Forms) -> str:
         defined = {key: root[key] for key in ("$defs", "definitions") if key in root} if root else {}
-        whole = {"x-guidance": white_space, **defined, **schema}
+        whole = {**defined, **schema}
+        if len(forms) > 1 and len(json.dumps(whole)) > _LARGE:
+            forms = (_EITHER,)
+        return f"({' | '.join(self._schema({'x-guidance': form, **whole}) for form in forms)})"
+
+    def _schema(self, whole: Mapping[str, Any]) -> str:
         text = json.dumps(whole)
         if text not in self._schemas:
             self._schemas[text] = f"json{len(self._schemas)}"
