@@ -21,7 +21,7 @@ from engine.runtime.stream.raw import detokenize, tokenize
 from engine.runtime.stream.service import PinnedPrefix, Service, Stream
 from engine.support.display import page_markdown, table_html, visible
 from engine.support.errors import EngineError, MissingTemplateError, NotCopied, RequestError
-from engine.support.guided import Guided, GuidedClass
+from engine.support.guided import Guided, GuidedClass, door
 from engine.support.offloop import off_loop, off_loop_or_undo
 from engine.support.reload import remember, tell_open
 from engine.tools import RunTool, Toolbox, ToolLike
@@ -181,8 +181,8 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         into memory, ContextOverflowError if only its context does not, both before the weights are read; TemplateError,
         FamilyError and RequestError for options that cannot be used.
         """
-        check_arguments(seed=seed, progress=progress, revision=revision, preflight=preflight)
-        check_arguments(projector=projector, isolated=isolated)
+        seed = check_arguments(seed=seed, progress=progress, revision=revision, preflight=preflight).get("seed")
+        _ = check_arguments(projector=projector, isolated=isolated)
         given = settings({"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, **options}, draft)
         reading = TemplateChoice(chat_template, family, trust_template, response_template)
         loaded = loading.load(
@@ -223,7 +223,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         of the Llama's context are not used. The options are those of `load`. Raises what `load` raises, and EngineError
         if this build of llama.cpp would end the process: weights that are already loaded cannot be fixed.
         """
-        check_arguments(seed=seed, preflight=preflight, projector=projector)
+        seed = check_arguments(seed=seed, preflight=preflight, projector=projector).get("seed")
         reading = TemplateChoice(chat_template, family, trust_template, response_template)
         loaded = loading.adopt(
             llama, {"n_ctx": n_ctx, **options}, reading, preflight=preflight, draft=_guesser(draft), projector=projector
@@ -322,7 +322,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         decode them together. `offline`: only the results are read, so other prompts that arrive are evaluated first, as
         in `generate`: more tokens per second in total. Raises what `stream` raises.
         """
-        _ = checked({"n": n, "offline": offline}, ChoicesArguments)
+        n = checked({"n": n, "offline": offline}, ChoicesArguments)["n"]
         with self.source.lease() as parts:
             settings = parts.turns.check(options, response_format=response_format)
             return parts.turns.start(messages, tools, settings, n, offline=offline)
@@ -394,7 +394,7 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         """Returns the continuation of a text or of tokens, without a chat template; of a list of them a list, computed
         together. `n` answers to each prompt are a list, those of one prompt in a row; with a seed, each has its own.
         Raises what `stream_complete` raises."""
-        _ = checked({"n": 1 if n is None else n, "offline": False}, ChoicesArguments)
+        n = None if n is None else checked({"n": n, "offline": False}, ChoicesArguments)["n"]
         several = batch_generate.several(prompt, n)
         if several is None:
             return self.stream_complete(prompt, **options).result()
@@ -836,3 +836,11 @@ def _guesser(draft: object) -> object:
     """Returns what guesses: of an open engine its model."""
     source = draft.source if isinstance(draft, Engine) else None
     return source.model or draft if isinstance(source, Loaded) else draft
+
+
+if not TYPE_CHECKING:
+    for _name in (
+        "chat", "stream", "choices", "run", "stream_run", "achat", "astream", "arun",
+        "complete", "generate", "agenerate", "embed", "rerank", "score", "decide",
+    ):  # fmt: skip
+        setattr(Engine, _name, door(getattr(Engine, _name)))

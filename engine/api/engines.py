@@ -129,7 +129,7 @@ class _Model:
         self._arguments: dict[str, Any] = {
             key: options.pop(key) for key in LoadArguments.__annotations__ if key in options
         }
-        check_arguments(revision=self._revision, **self._arguments)
+        _ = check_arguments(revision=self._revision, **self._arguments)
         draft = options.pop("draft", None)
         if draft not in (None, NGRAM):
             raise RequestError(

@@ -71,9 +71,9 @@ class TemplateChoice:
     response_template: ResponseTemplate | ResponseTemplateLike | None = None
 
     def __post_init__(self) -> None:
-        check_arguments(chat_template=self.chat_template, family=self.family, trust_template=self.trust_template)
+        _ = check_arguments(chat_template=self.chat_template, family=self.family, trust_template=self.trust_template)
         if not isinstance(self.response_template, ResponseTemplate):
-            check_arguments(response_template=self.response_template)
+            _ = check_arguments(response_template=self.response_template)
 
     @property
     def is_chosen(self) -> bool:
@@ -337,7 +337,7 @@ def adopt(
     """Make a context of our own over the weights of a `llama_cpp.Llama`, by default with its length, scaling of
     positions and number of threads. Raises what `Engine.from_llama` raises."""
     details: LlamaOptions = options.get("llama") or LlamaOptions()
-    check_value(LoadOptions, "llama", details)
+    _ = check_value(LoadOptions, "llama", details)
     of_weights = {field.name for field in fields(ModelOptions)} - {"check_memory"}
     if given := [*sorted(of_weights.intersection(options)), *details.of_weights]:
         raise RequestError(

@@ -1,5 +1,8 @@
 """Attributes under the names of other libraries: the error says what to write here."""
 
+from collections.abc import Callable
+from functools import wraps
+from inspect import iscoroutinefunction, signature
 from typing import TYPE_CHECKING, Any
 
 from engine.support.foreign import attributes
@@ -45,3 +48,31 @@ class GuidedClass(type):
             raise AttributeError(
                 f"type object {cls.__name__!r} has no attribute {name!r}{f'; {hint}.' if hint else ''}"
             )
+
+
+def door(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a public method that, called without its first argument, which may have another name elsewhere, says how
+    to write it. An interrupt is raised here: where the method waited tells its caller nothing."""
+    first = list(signature(method).parameters)[1]
+
+    def check(values: tuple[object, ...], named: dict[str, object]) -> None:
+        if not values and first not in named:
+            instead = f", not {next(iter(named))}=..." if named else ""
+            raise TypeError(
+                f"{method.__qualname__} begins with its {first}: write .{method.__name__}({first}){instead}."
+            )
+
+    @wraps(method)
+    def opened(self: object, *values: object, **named: object) -> Any:
+        check(values, named)
+        try:
+            return method(self, *values, **named)
+        except KeyboardInterrupt as interrupt:
+            raise interrupt.with_traceback(None) from None
+
+    @wraps(method)
+    async def opened_in_loop(self: object, *values: object, **named: object) -> Any:
+        check(values, named)
+        return await method(self, *values, **named)
+
+    return opened_in_loop if iscoroutinefunction(method) else opened

@@ -289,20 +289,21 @@ def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
 
 
 def checked(options: Options, kind: type[Options]) -> Options:
-    """Returns the options after checking them against the types in `kind`; `SamplingParams` checks those of sampling.
-    Raises RequestError for an unknown option, and for a value that is not valid."""
+    """Returns the options, checked against the types in `kind` (numbers in quotes as numbers); `SamplingParams` checks
+    those of sampling. Raises RequestError for an unknown option, and for a value that is not valid."""
     refuse_unknown(options, frozenset(kind.__annotations__))
+    known: dict[str, Any] = {**options}
     for name, value in options.items():
         # `turn_settings` checks tool_choice, and the engine adapters, whose names it knows.
         if name not in SamplingParams.model_fields and name not in ("tool_choice", "adapters"):
-            check_value(kind, name, value)
-    return options
+            known[name] = check_value(kind, name, value)
+    return cast("Options", known)
 
 
-def check_arguments(**arguments: Unpack[LoadArguments]) -> None:
-    """Raise RequestError for an argument of a wrong type."""
-    for name, value in arguments.items():
-        check_value(LoadArguments, name, value)
+def check_arguments(**arguments: Unpack[LoadArguments]) -> LoadArguments:
+    """Returns the arguments, numbers in quotes as numbers. Raises RequestError for one of a wrong type."""
+    known = {name: check_value(LoadArguments, name, value) for name, value in arguments.items()}
+    return cast("LoadArguments", known)
 
 
 def sampling_params(options: Mapping[str, Any], beneath: Mapping[str, Any] | None = None) -> SamplingParams:
@@ -451,10 +452,10 @@ def settings(options: Mapping[str, Any], draft: object = None) -> Settings:
         pairs = cast("Mapping[object, object]", vectors).items()
         given["control_vectors"] = tuple((str(path), scale) for path, scale in pairs)
     if (details := given.pop("llama", None)) is not None:
-        check_value(LoadOptions, "llama", details)
+        _ = check_value(LoadOptions, "llama", details)
         given |= asdict(details)
-    drafts = given["draft_max"]  # one row to sample from, and the drafts to verify with it
-    given["outputs_per_sequence"] = min(1 + drafts, _OUTPUTS) if isinstance(drafts, int) and drafts > 0 else 1
+    drafts = given["draft_max"] = check_value(LoopOptions, "draft_max", given["draft_max"])
+    given["outputs_per_sequence"] = min(1 + drafts, _OUTPUTS)  # a row to sample from, and the drafts to verify with it
     made: list[Any] = [
         record(**{name: value for name, value in given.items() if name in own})
         for record, own in zip(records, names, strict=True)

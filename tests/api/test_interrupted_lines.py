@@ -5,6 +5,7 @@ import dis
 import sys
 import threading
 import weakref
+from _thread import interrupt_main
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -16,10 +17,11 @@ from unittest.mock import Mock
 import pytest
 from fakes.scripts import parts, scripted, wait_until
 
-from engine import Engine, Engines, StateStore
+from engine import ChatTemplate, Engine, Engines, StateStore
 from engine.api import engines as engines_module
 from engine.api.budget import Size
 from engine.runtime.adapters.adapters import AdapterInfo
+from engine.testing import ByteVocab, ScriptedBackend
 
 FOLDER = Path(engines_module.__file__).parents[1]
 LINES = {
@@ -332,3 +334,27 @@ def unloads(engines: Engines) -> None:
 def test_models_are_used_by_nobody_and_all_are_counted(operation: Callable[[Any], object], two: Engines) -> None:
     assert every_line(partial(operation, two), partial(nothing_taken, two)) > 50
     turns(two)
+
+
+def test_an_interrupted_call_shows_the_callers_line_and_one_of_ours() -> None:
+    """A notebook shows every frame, and where the engine waited tells nobody anything."""
+
+    def interrupting(_prompt: str) -> str:
+        interrupt_main()
+        return "word " * 500
+
+    asks: list[Callable[[Any], object]] = [
+        lambda llm: llm.chat("x", **TURN),
+        lambda llm: llm.generate(["x", "y"], **TURN),
+        lambda llm: llm.complete("x"),
+        lambda llm: llm.run("x", **TURN),
+    ]
+    for ask in asks:
+        backend = ScriptedBackend(interrupting, vocab=ByteVocab(["<|im_start|>"]), delay=0.002)
+        with Engine.over(backend, ChatTemplate(None, family="qwen3")) as llm:
+            with pytest.raises(KeyboardInterrupt) as caught:
+                ask(llm)
+            frames = [Path(str(each.path)) for each in caught.traceback]
+            assert [path.is_relative_to(FOLDER) for path in frames[-2:]] == [False, True], frames
+            assert caught.value.__context__ is None
+            wait_until(lambda: not llm.metrics.running)

@@ -181,14 +181,14 @@ def test_loading(tiny: Path) -> None:
         Engine.load(tiny, **options).close()
 
     for name, value in (
-        ("n_ctx", "5"),
+        ("n_ctx", "five"),
         ("n_ctx", 10**30),
         ("n_threads", 10_000),
         ("n_threads_batch", True),
         ("llama", {"swa_full": False}),
         ("llama", "x"),
         ("max_waiting", -1),
-        ("draft_max", "4"),
+        ("draft_max", "-4"),
         ("seed", "x"),
         ("seed", -1),
         ("seed", 2**32),

@@ -5,6 +5,7 @@ Raises RequestError for a value that is not valid, before anything is loaded.
 """
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -59,6 +60,7 @@ Threads: TypeAlias = Annotated[int, Field(ge=1, le=MAX_THREADS)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1e9)]
 Positive: TypeAlias = Annotated[float, Field(ge=1e-6, le=1e9)]
 
+_NUMERAL = re.compile(r"\s*[-+]?\d{1,19}(\.\d{0,19})?(e[-+]?\d{1,3})?\s*", re.ASCII | re.IGNORECASE)
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
@@ -78,22 +80,32 @@ def _validator(kind: Any, name: str) -> SchemaValidator:
     return validator(_hints(kind)[name], _STRICT)
 
 
-def check_value(kind: type, name: str, value: object) -> None:
-    """Raise RequestError for a value that does not fit a class's annotation of that field (a dataclass or a
-    TypedDict)."""
+def check_value(kind: type, name: str, value: object) -> Any:
+    """Returns the value; a number that is written in quotes, as environments and forms have it, as a number. Raises
+    RequestError if it does not fit a class's annotation of that field (a dataclass or a TypedDict)."""
+    check = _validator(kind, name)
     try:
-        _validator(kind, name).validate_python(value)
+        check.validate_python(value)
+    except ValidationError as error:
+        if not isinstance(value, str) or not _NUMERAL.fullmatch(value):
+            raise refusal(name, value, error) from error
+    else:
+        return value
+    number = float(value) if set(value) & set(".eE") else int(value)
+    try:
+        check.validate_python(number)
     except ValidationError as error:
         raise refusal(name, value, error) from error
+    return number
 
 
 def check_fields(record: Any, names: Iterable[str] = ()) -> None:
     """Raise RequestError for a field of a dataclass that does not fit its annotation: one of `names`, or any if none
-    are given. What is the default fits."""
+    are given. What is the default fits; a number in quotes becomes one."""
     defaults = {field.name: field.default for field in fields(record)}
     for name in names or defaults:
         if (value := getattr(record, name)) is not defaults[name]:
-            check_value(record.__class__, name, value)
+            object.__setattr__(record, name, check_value(record.__class__, name, value))
 
 
 def amx_wanted() -> bool:
