@@ -4,18 +4,20 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, cast
 
-from engine.agent.transcript import Transcript
 from engine.support.errors import RequestError, shown
 from engine.support.hints import unknown_option
 from engine.types.parts import ToolCall
 from engine.types.tools import Tool
 
+if TYPE_CHECKING:  # every chat imports these options
+    from engine.agent.transcript import Transcript
+
 Approval: TypeAlias = bool | str | dict[str, Any]
 Approve: TypeAlias = Callable[[ToolCall], Approval | Awaitable[Approval]]
 Rest = TypeVar("Rest", bound=Mapping[str, Any])
-Save: TypeAlias = str | Path | Callable[[Transcript], object]
+Save: TypeAlias = str | Path | Callable[["Transcript"], object]
 
 
 class RunArguments(TypedDict, total=False):

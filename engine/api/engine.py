@@ -25,7 +25,6 @@ from engine.support.guided import Guided, GuidedClass, door
 from engine.support.offloop import off_loop, off_loop_or_undo
 from engine.support.reload import remember, tell_open
 from engine.tools import RunTool, Toolbox, ToolLike
-from engine.turns.conversation import Conversation
 from engine.turns.embedding import Embedder, Ranked, VectorSettings, matrix, ranking, vector_facts
 from engine.turns.model_parts import ModelParts
 from engine.turns.options import (
@@ -63,6 +62,7 @@ if TYPE_CHECKING:  # what a plain chat does not need is imported where it is use
     from engine.api.explain import Explanation
     from engine.api.inspect import Inspection
     from engine.isolated.parent import IsolatedContext, IsolatedModel
+    from engine.turns.conversation import Conversation
     from engine.turns.decisions import DecideOptions, Decider, DecisionState
     from engine.turns.questions import QuestionsLike
     from engine.types.decisions import Decision
@@ -332,10 +332,12 @@ class Engine(Guided, NotCopied, metaclass=GuidedClass):
         messages: "MessagesLike | None" = None,
         tools: Sequence[ToolLike] | None = None,
         **options: Unpack[TurnOptions],
-    ) -> Conversation:
+    ) -> "Conversation":
         """Returns a conversation that begins with these messages (a system message, for example), keeps what is said,
         and can be forked: `llm.conversation().chat("Hello")`. `tools` and `options` are those of its turns. Raises
         RequestError for what is not valid."""
+        from engine.turns.conversation import Conversation
+
         with self.source.lease() as parts:
             _ = parts.turns.check(options)
 

@@ -53,8 +53,8 @@ LATE = (
     "opentelemetry",
 )
 NOT_FOR_A_CHAT = frozenset({
-    "asyncio", "huggingface_hub", "openai", "rich", "engine.agent.run", "engine.api.explain", "engine.api.inspect",
-    "engine.batch", "engine.hub", "engine.openai", "engine.remote",
+    "asyncio", "huggingface_hub", "openai", "rich", "engine.agent.run", "engine.agent.transcript", "engine.api.explain",
+    "engine.api.inspect", "engine.batch", "engine.hub", "engine.openai", "engine.remote", "engine.turns.conversation",
 })  # fmt: skip
 """What a program that loads a model and chats never imports: each module is time before its first token."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}
