@@ -2,13 +2,15 @@
 
 import argparse
 import json
-from collections.abc import Iterator
-from typing import Any
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any
 
 from engine.cli.exit_codes import DISK_FULL, INTERRUPTED, SOME_FAILED, USAGE
 from engine.cli.standard import complain
 from engine.support.errors import BatchInputError, ContextOverflowError, DiskFullError, EngineError, RequestError
-from engine.turns.options import LoadOptions
+
+if TYPE_CHECKING:
+    from engine.api.engine import Engine
 
 _SEQUENCES = 8
 
@@ -72,50 +74,46 @@ def add_batch(command: argparse.ArgumentParser) -> None:
 def batch(options: argparse.Namespace) -> int:
     """Run the batch and return the exit code."""
     from engine import batch as batches
-    from engine.api.engine import Engine
     from engine.cli import commands
     from engine.turns.calibration import Calibration
 
-    loaded: list[Engine] = []
-
-    def load(plan: batches.Plan) -> Engine:
-        for choice in _layouts(options.sequences, plan.total):
-            try:
-                loaded.append(commands.load(options, **choice))
-                break
-            except ContextOverflowError:
-                if options.sequences or not choice:
-                    raise
-        return loaded[0]
-
     try:
-        report = batches.run(
-            options.input,
-            options.output,
-            load,
-            prompt=options.prompt,
-            prompt_column=options.prompt_column,
-            schema=None if options.schema is None else commands.schema_of(options.schema),
-            decide=None if options.decide is None else _questions(options.decide),
-            calibration=None if options.calibration is None else Calibration.load(options.calibration),
-            system=options.system,
-            skip_bad=options.skip_bad,
-            retry_failed=options.retry_failed,
-            force=options.force,
-            in_order=options.in_order,
-            quote_formulas=options.quote_formulas,
-            in_flight=2 * (options.sequences or _SEQUENCES),
-            quiet=options.quiet,
-            **commands.turn_options(options),
-        )
+        with ExitStack() as open_engines:
+            report = batches.run(
+                options.input,
+                options.output,
+                lambda plan: open_engines.enter_context(_loaded(options, plan.total)),
+                prompt=options.prompt,
+                prompt_column=options.prompt_column,
+                schema=None if options.schema is None else commands.schema_of(options.schema),
+                decide=None if options.decide is None else _questions(options.decide),
+                calibration=None if options.calibration is None else Calibration.load(options.calibration),
+                system=options.system,
+                skip_bad=options.skip_bad,
+                retry_failed=options.retry_failed,
+                force=options.force,
+                in_order=options.in_order,
+                quote_formulas=options.quote_formulas,
+                in_flight=2 * (options.sequences or _SEQUENCES),
+                quiet=options.quiet,
+                **commands.turn_options(options),
+            )
     except BatchInputError as error:
         return _failed(error, USAGE)
     except DiskFullError as error:
         return _failed(error, DISK_FULL)
-    finally:
-        for engine in loaded:
-            engine.close()
     return _exit_code(report)
+
+
+def _loaded(options: argparse.Namespace, rows: int) -> "Engine":
+    """Returns the engine: with the requested number of sequences, otherwise with eight, else with what fits."""
+    from engine.cli.commands import load
+
+    if options.sequences:
+        return load(options, n_sequences=options.sequences)
+    with suppress(ContextOverflowError):
+        return load(options, n_sequences=min(_SEQUENCES, rows))
+    return load(options)
 
 
 def _questions(path: str) -> object:
@@ -131,14 +129,6 @@ def _questions(path: str) -> object:
         return named_questions(json.loads(read_text(path)))
     except (ValueError, RequestError) as error:
         raise RequestError(f"{path} has no questions: {error}") from error
-
-
-def _layouts(asked: int | None, rows: int) -> Iterator[LoadOptions]:
-    """Yields options to load with, each for the case that the previous ones do not fit: the requested number of
-    sequences, otherwise eight, then whatever fits."""
-    yield {"n_sequences": asked or min(_SEQUENCES, rows)}
-    if not asked:
-        yield {}
 
 
 def _exit_code(report: Any) -> int:

@@ -49,24 +49,19 @@ def try_file(
     not see problems that occur only after 256 tokens. Raises ModelLoadError if the child died or did not answer, or if
     logits with the adapter are not numbers; warns (`EngineWarning`) if no child can be started.
     """
-    more = adapter if projector is None else projector.path
-    if file.is_verified and more is None and not head:
+    beside = adapter if projector is None else projector.path
+    if file.is_verified and beside is None and not head:
         return
-    tried, parts = (file.path, file.parts) if more is None else (more, (*file.parts, more))
     reduced, small = preflight.reduced(model, context)
     if projector is not None:
         small = _for_media(file, small, projector)
     model = replace(reduced, check_memory=model.check_memory)
     threads = None if file.weights > ONE_THREAD else 1
     small = replace(small, n_threads=threads, n_threads_batch=None, check_memory=context.check_memory)
-    with reading(tried):
-        stats: list[object] = [(str(part.resolve()), part.stat().st_size, part.stat().st_mtime_ns) for part in parts]
-    if projector is not None:
-        stats.append(repr(projector.options))
-    if head:
-        stats.append("head")
-    path = (directory or preflight.cache_directory() / "preflight") / f"file-{preflight.key(model, small, stats)}.json"
-    verdict = preflight.read(path)
+    more = ([repr(projector.options)] if projector is not None else []) + (["head"] if head else [])
+    key = preflight.key(model, small, [*_stats(file, beside), *more])
+    path = (directory or preflight.cache_directory() / "preflight") / f"file-{key}.json"
+    tried, verdict = beside or file.path, preflight.read(path)
     if verdict is None:
         try:
             verdict = _tried(file, model, small, adapter, projector, child, head=head)
@@ -77,7 +72,19 @@ def try_file(
         # An EngineError, such as one about memory, may not recur; this process will run into it itself.
         if verdict.outcome == "faulty" or verdict.reason in (TRIED, NOT_NUMBERS):
             preflight.write(path, verdict)
-    if projector is not None and verdict.reason.startswith(_REFUSED):
+    _refuse(tried, verdict)
+
+
+def _stats(file: GgufFile, beside: Path | None) -> list[object]:
+    """Returns what tells whether a file's parts, and the file beside them, are those that were tried."""
+    parts = file.parts if beside is None else (*file.parts, beside)
+    with reading(beside or file.path):
+        return [(str(part.resolve()), part.stat().st_size, part.stat().st_mtime_ns) for part in parts]
+
+
+def _refuse(tried: Path, verdict: Verdict) -> None:
+    """Raise ModelLoadError for a file that a child could not use."""
+    if verdict.reason.startswith(_REFUSED):
         raise ModelLoadError(f"{tried} is not loaded. {verdict.reason.removeprefix(_REFUSED)}")
     if verdict.reason == NOT_NUMBERS:
         raise ModelLoadError(

@@ -24,7 +24,7 @@ from engine.llama.lifetime import Shared, freeing, made_in_thread
 from engine.llama.params import LoadProgress, context_params, model_params
 from engine.llama.plan.footprint import checkpoint_bytes, copy_cost
 from engine.llama.plan.machine import anonymous_memory, batch_threads, return_freed_memory
-from engine.llama.plan.plan import Machine, check_weights, plan, this_machine
+from engine.llama.plan.plan import Machine, Plan, check_weights, plan, this_machine
 from engine.llama.pooling import LlamaVectors, pool, vector_info, vector_options
 from engine.llama.projector import LlamaProjector
 from engine.llama.thread_rule import ContextThreads
@@ -195,31 +195,15 @@ class Model:
         machine = self._machine().without(0 if projector is None else projector.memory)
         layers = replace(self.options, n_gpu_layers=self.options.n_gpu_layers or 0)  # where they are now
         made = plan(self.file, layers, options, machine, held=self._held)
-        ready, n_ctx, cells, n_sequences = made.context, made.n_ctx, made.cells, made.cells.sequences
-        if warning := beyond(self.file, ready, n_ctx):
+        ready, cells = made.context, made.cells
+        if warning := beyond(self.file, ready, made.n_ctx):
             _log.warning("%s", warning)
         _log.debug("%s", made.summary)
-        attends_here = not (options.offload_kqv and layers.n_gpu_layers and machine.gpus)
-        is_stateful, window = self.info.is_recurrent or self.info.is_hybrid, self.file.shape.sliding_window
         vectors = vector_info(library(), handle, self.file, vector_options(self.file, ready))
-        info = ContextInfo(
-            n_ctx=n_ctx,
-            n_sequences=n_sequences,
-            kv_tokens=cells.total if ready.kv_unified else 0,
-            n_batch=min(ready.n_batch, cells.total),
-            n_outputs=ready.n_outputs(n_sequences),
-            separate_prefill=attends_here and n_sequences > 1,
-            can_share=not is_stateful,
-            copy_cost=copy_cost(self.file, ready, cells),
-            cut_states=0 if is_stateful else window or None,
-            passes_idle=attends_here and n_sequences > 1 and bool(ready.kv_unified) and not is_stateful,
-            checkpoint_bytes=checkpoint_bytes(self.file, ready, n_sequences) if is_stateful else 0,
-            generates=not self.file.embeds,
-            vectors=vectors,
-            positions=positions(self.file, ready),
-        )
+        attends_here = not (options.offload_kqv and layers.n_gpu_layers and machine.gpus)
+        info = replace(self._context_info(made, attends_here=attends_here), vectors=vectors)
         made_for = vectors if self.file.embeds else None
-        causal = self.file.shape.is_causal
+        window, causal = self.file.shape.sliding_window, self.file.shape.is_causal
         reader = None if projector is None else self._projector(projector, ready)
         if reader is not None:
             info = replace(info, media=tuple(sorted(reader.kinds)))
@@ -233,6 +217,26 @@ class Model:
             raise
         self._backends.add(backend)
         return backend
+
+    def _context_info(self, made: Plan, *, attends_here: bool) -> ContextInfo:
+        """Returns what a planned context can do. `attends_here`: the processor computes the attention."""
+        ready, cells, n_sequences = made.context, made.cells, made.cells.sequences
+        is_stateful = self.info.is_recurrent or self.info.is_hybrid
+        return ContextInfo(
+            n_ctx=made.n_ctx,
+            n_sequences=n_sequences,
+            kv_tokens=cells.total if ready.kv_unified else 0,
+            n_batch=min(ready.n_batch, cells.total),
+            n_outputs=ready.n_outputs(n_sequences),
+            separate_prefill=attends_here and n_sequences > 1,
+            can_share=not is_stateful,
+            copy_cost=copy_cost(self.file, ready, cells),
+            cut_states=0 if is_stateful else self.file.shape.sliding_window or None,
+            passes_idle=attends_here and n_sequences > 1 and bool(ready.kv_unified) and not is_stateful,
+            checkpoint_bytes=checkpoint_bytes(self.file, ready, n_sequences) if is_stateful else 0,
+            generates=not self.file.embeds,
+            positions=positions(self.file, ready),
+        )
 
     def _projector(self, file: ProjectorFile, context: ContextOptions) -> LlamaProjector:
         return LlamaProjector(

@@ -1,7 +1,7 @@
 """Routes requests: methods and paths, models by name, and the endpoints that this process serves."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
@@ -34,6 +34,12 @@ SERVED = (
     "POST /systemone",
 )
 """The endpoints served here; any other request is refused with an error that names it."""
+_CALLS: Mapping[str, tuple[Callable[[Json], Any], Callable[[Any, Any, str], Embedding | DecisionCall]]] = {
+    "decisions": (read_decisions, DecisionCall),
+    "systemone": (read_system_one, SystemOneCall),
+    "embeddings": (read_embeddings, Embedding),
+}
+"""The endpoints that are one call of the engine, with what reads their request."""
 
 
 class Api:
@@ -62,20 +68,13 @@ class Api:
                 return self._chat(read_body(content))
             case "POST", ["completions"]:
                 return self._text(read_body(content))
-            case "POST", ["decisions"]:
-                request = read_decisions(read_body(content))
-                name, engine = self._find(request.model)
-                return DecisionCall(engine, request, name)
-            case "POST", ["systemone"]:
-                request = read_system_one(read_body(content))
-                name, engine = self._find(request.model)
-                return SystemOneCall(engine, request, name)
-            case "POST", ["embeddings"]:
-                request = read_embeddings(read_body(content))
-                name, engine = self._find(request.model)
-                return Embedding(engine, request, name)
             case "POST", ["responses"]:
                 return self._responses(read_body(content))
+            case "POST", [kind] if kind in _CALLS:
+                read, call = _CALLS[kind]
+                request = read(read_body(content))
+                name, engine = self._find(request.model)
+                return call(engine, request, name)
             case "GET", ["responses", id_]:
                 if query.get("stream") == "true":
                     raise bad("A stored response is not streamed again; leave stream out.", "stream")

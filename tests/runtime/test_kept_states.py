@@ -265,7 +265,7 @@ def test_what_nobody_goes_on_from_is_not_kept() -> None:
 def test_states_belong_to_the_adapters_that_computed_them() -> None:
     """Each prompt is found again with its own adapters only."""
     backend = ScriptedBackend(echo, n_ctx=1000, n_sequences=1)
-    cache = PrefixCache(backend, shelf=OriginStates(StateStore(), lambda: backend.origin))
+    cache = PrefixCache(backend, states=OriginStates(StateStore(), lambda: backend.origin))
     tokens = list(range(100))
     other = list(range(200, 300))
 

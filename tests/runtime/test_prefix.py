@@ -52,8 +52,8 @@ class Bench:
             copy_cost=copy_cost,
             checkpoint_bytes=checkpoint_bytes,
         )
-        shelf = None if states is None else OriginStates(StateStore(states), lambda: self.backend.origin)
-        self.cache = PrefixCache(self.backend, patience=patience, shelf=shelf, worth=2)
+        kept = None if states is None else OriginStates(StateStore(states), lambda: self.backend.origin)
+        self.cache = PrefixCache(self.backend, patience=patience, states=kept, worth=2)
 
     def acquire(self, tokens: list[int]) -> Lease:
         lease = self.cache.acquire(tokens)

@@ -3,8 +3,9 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from engine.formats.families import Format
+from engine.formats.families import Format, ReasoningSyntax
 from engine.formats.grammar.enforcer import Enforcer
 from engine.formats.grammar.json_schema import prepared
 from engine.formats.grammar.lark import Cut
@@ -47,29 +48,23 @@ def constraint_of(
     what, holds = allowed
     if what.tools and format_.tools is None and format_.channels is None:
         raise RequestError("This model's format has no tool calls; use another model, or leave tool_choice out.")
-    text, settings = "".join(piece.text for piece in prefix), demand.settings
-    may_reason = settings.reasoning is not False
-    if format_.reasoning is not None and format_.reasoning.assumed and format_.reasoning.open.strip() not in text:
-        format_ = format_.model_copy(update={"reasoning": None})  # nothing shows that this model reasons
-        may_reason = False
-    reasoning = format_.reasoning
-    is_closed = reasoning is not None and bool(reasoning.close.strip()) and reasoning.close.strip() in text
-    may_follow = may_reason or (reasoning is not None and (reasoning.implicit or reasoning.open.strip() in text))
-    what = replace(what, reasoned=is_closed or may_follow)
+    settings = demand.settings
+    reasoning = _reasoning(format_, "".join(piece.text for piece in prefix), wanted=settings.reasoning is not False)
+    if reasoning.syntax is None and format_.reasoning is not None:
+        format_ = format_.model_copy(update={"reasoning": None})
     rules = Rules(lambda pattern: enforcer.regex_refusal(pattern) is None)
-    grammar = turn_grammar(format_, what, cut, rules)
+    grammar = turn_grammar(format_, replace(what, reasoned=reasoning.precedes), cut, rules)
     if rules.unheld:
         _log.info("not enforced by the grammar but checked afterwards: %s", ", ".join(dict.fromkeys(rules.unheld)))
     # Where a call is JSON without a mark, it could not be told from the answer.
     is_marked = not what.tools or format_.channels is not None or is_call_marked(format_)
     is_json = what.answer is not None and what.answer.is_json and is_marked
-    closes = (reasoning.close.strip(), *(each.strip() for each in reasoning.also_close)) if reasoning else ()
     return Constraint(
         grammar,
         holds,
-        may_reason and not is_closed,
+        reasoning.may_begin,
         tuple(prefix),
-        tuple(filter(None, closes)),
+        reasoning.closes,
         _enders(format_),
         closing(format_),
         _reserved(settings),
@@ -77,6 +72,30 @@ def constraint_of(
         is_json and settings.close_at_limit,
         holds == "answer" and what.answer is None,
     )
+
+
+class _Reasoning(NamedTuple):
+    """The reasoning of a turn. `syntax`: None if nothing shows that the model reasons; `may_begin`: the output may hold
+    some; `precedes`: some may come before the answer, in the prompt or in the output; `closes`: the marks that close
+    it."""
+
+    syntax: ReasoningSyntax | None
+    may_begin: bool
+    precedes: bool
+    closes: tuple[str, ...] = ()
+
+
+def _reasoning(format_: Format, prompt: str, *, wanted: bool) -> _Reasoning:
+    """Returns what a family's format and the end of the prompt say about the reasoning of a turn, `wanted` or not."""
+    syntax = format_.reasoning
+    if syntax is None:
+        return _Reasoning(None, wanted, wanted)
+    opens, close = syntax.open.strip() in prompt, syntax.close.strip()
+    if syntax.assumed and not opens:
+        return _Reasoning(None, may_begin=False, precedes=False)
+    is_closed = bool(close) and close in prompt
+    closes = tuple(filter(None, (close, *(mark.strip() for mark in syntax.also_close))))
+    return _Reasoning(syntax, wanted and not is_closed, is_closed or wanted or syntax.implicit or opens, closes)
 
 
 def _reserved(settings: TurnSettings) -> int:

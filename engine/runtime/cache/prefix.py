@@ -44,18 +44,27 @@ class Blocked(Enum):
     SHARED = "a sequence in use is about to hold a long prefix of it"
 
 
+class _Found(NamedTuple):
+    """What of a prompt is reused, and from where: a sequence, which is copied or continued, or a kept state."""
+
+    reuse: int
+    source: int | None = None
+    copies: bool = False
+    stored: Stored | None = None
+
+
 class PrefixCache:
     """Tracks the contents of a backend's sequences.
 
     `patience`: a prompt waits if another request is about to hold at least `patience` more of its tokens than can be
     reused now, unless copying them costs more; for an identical prompt two tokens suffice. That is how requests with
     one system prompt, or several answers to one prompt, share its prefill.
-    `shelf`: where the states of idle sequences are kept before they are forgotten, and found again, if that saves the
+    `states`: where the states of idle sequences are kept before they are forgotten, and found again, if that saves the
     evaluation of at least `worth` tokens.
     """
 
     def __init__(
-        self, memory: Backend, *, patience: int = 32, shelf: OriginStates | None = None, worth: int = 64
+        self, memory: Backend, *, patience: int = 32, states: OriginStates | None = None, worth: int = 64
     ) -> None:
         self._memory = memory
         self._info = memory.info
@@ -65,7 +74,7 @@ class PrefixCache:
         self._clock = 0
         self.cells = Cells(memory.info.cells)
         self.takes_guesses = memory.info.can_share
-        self.kept = KeptStates(self._match, memory, shelf, worth)
+        self.kept = KeptStates(self._match, memory, states, worth)
         self.idle = Leaving(self._match, memory, self.cells, self.kept, self._cut)
 
     @property
@@ -108,6 +117,19 @@ class PrefixCache:
         if not spare:
             return Blocked.SEQUENCES
         limit = max(limit, len(plan) + 1)
+        found = self._found(tokens, adapters, spare)
+        if waits and self._match.worth_waiting(tokens, adapters, found.reuse, offline=offline):
+            return Blocked.SHARED
+        if not self._match.affordable(self.cells, limit, found.source, 0 if found.stored else found.reuse):
+            return Blocked.CELLS
+        target, reuse = self._taken(found, tokens, adapters, spare)
+        slot = self._slots[target]
+        slot.plan, slot.limit, slot.marks, slot.adapters = plan, limit, marks, adapters
+        self._touch(target)
+        return Lease(target, reuse)
+
+    def _found(self, tokens: Sequence[int], adapters: Adapters, spare: Sequence[int]) -> _Found:
+        """Returns what holds most of a prompt that is worth reusing."""
         source, reuse = self._match.best(tokens, adapters)
         copies = source is not None and (source not in spare or not self._in_place(source, reuse, spare))
         if copies and reuse < self._info.copy_cost:
@@ -115,32 +137,27 @@ class PrefixCache:
             copies = source is not None
         stored = self.kept.find(tokens, adapters, reuse + self.kept.worth)
         if stored is not None:
-            source, copies, reuse = None, False, stored[1]
-        if waits and self._match.worth_waiting(tokens, adapters, reuse, offline=offline):
-            return Blocked.SHARED
-        if not self._match.affordable(self.cells, limit, source, 0 if stored else reuse):
-            return Blocked.CELLS
-        if source is not None and copies:
-            target = self._match.place([index for index in spare if index != source])
-            reuse = self._shared_from(source, target, reuse)
-        elif source is not None:
-            target = source
-            if reuse == len(self._slots[source].tokens):
-                self.checkpoint(source)  # where a turn ended: the next prompt may part from this one there
-            self.kept.keep(source, reuse, self._cut)
-            reuse = self._cut(source, reuse)
-        elif stored is not None:
-            target = self._match.place(spare)
-            reuse = self._loaded(target, *stored)
-        else:
-            target = self._match.place(spare)
-            reuse = self._match.reusable(target, tokens, adapters)
-            self.kept.keep(target, reuse, self._cut)
-            reuse = self._cut(target, reuse)  # what the sequence already holds is not read again
-        slot = self._slots[target]
-        slot.plan, slot.limit, slot.marks, slot.adapters = plan, limit, marks, adapters
-        self._touch(target)
-        return Lease(target, reuse)
+            return _Found(stored[1], stored=stored[0])
+        return _Found(reuse, source, copies=copies)
+
+    def _taken(self, found: _Found, tokens: Sequence[int], adapters: Adapters, spare: Sequence[int]) -> tuple[int, int]:
+        """Returns the sequence for a prompt, and how many of its tokens that holds now."""
+        if found.source is not None and not found.copies:
+            if found.reuse == len(self._slots[found.source].tokens):
+                self.checkpoint(found.source)  # where a turn ended: the next prompt may part from this one there
+            return found.source, self._shortened(found.source, found.reuse)
+        target = self._match.place([index for index in spare if index != found.source])
+        if found.source is not None:
+            return target, self._shared_from(found.source, target, found.reuse)
+        if found.stored is not None:
+            return target, self._loaded(target, found.stored, found.reuse)
+        # What the sequence already holds is not read again.
+        return target, self._shortened(target, self._match.reusable(target, tokens, adapters))
+
+    def _shortened(self, sequence: int, length: int) -> int:
+        """Cut an idle sequence whose state is kept if that is worth it; returns how many tokens it then holds."""
+        self.kept.keep(sequence, length, self._cut)
+        return self._cut(sequence, length)
 
     def cut(self, sequence: int, length: int) -> int:
         """Keep the first `length` tokens of a sequence in use, without the guesses that were wrong. Returns how many

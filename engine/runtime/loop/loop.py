@@ -64,7 +64,7 @@ class Loop:
         self._tokens = TokenTable(backend.vocab)
         self._store = options.states
         self.cache = PrefixCache(
-            backend, shelf=OriginStates(options.states or StateStore(KEPT_STATES), lambda: backend.origin)
+            backend, states=OriginStates(options.states or StateStore(KEPT_STATES), lambda: backend.origin)
         )
         self._pins = Pins(backend, self.cache)
         self._adapters = LoadedAdapters(backend)
