@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from cases.media_talks import TEMPLATE, TURN, new
 from fakes.inside import parts
 from files.projector_files import KINDS, Kind, media, write_model, write_projector
 
@@ -22,11 +23,6 @@ from engine.runtime.media.media import MediaChunk
 from engine.support.errors import DecodeError
 from engine.types.media import Media
 
-TEMPLATE = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-TURN: dict[str, Any] = {"temperature": 0, "max_tokens": 8, "logprobs": 2, "ignore_eos": True}
 CLOSE = 0.1
 LONG = "a text of some length, " * 8
 AND: dict[str, Any] = {"role": "user", "content": "And now?"}
@@ -57,11 +53,6 @@ def alone(files: tuple[Path, Path]) -> Iterator[Engine]:
 
 def shown(*several: Media, text: str = LONG) -> dict[str, Any]:
     return {"role": "user", "content": [LONG, *several, text]}
-
-
-def new(completion: Completion) -> int:
-    assert completion.usage
-    return completion.usage.prompt_tokens - completion.usage.cached_tokens
 
 
 def same(one: Completion, other: Completion) -> bool:

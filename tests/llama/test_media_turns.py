@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from cases import media_talks
-from cases.media_talks import TURN, opened, talk
+from cases.media_talks import TURN, new, opened, talk
 from fakes.inside import parts
 from files.projector_files import KINDS, Kind, media
 
@@ -41,11 +41,6 @@ def llm(files: tuple[Path, Path]) -> Iterator[Engine]:
 
 def shown(media: Media, text: str = "What is this?") -> dict[str, Any]:
     return {"role": "user", "content": ["See:", media, text]}
-
-
-def new(completion: Completion) -> int:
-    assert completion.usage
-    return completion.usage.prompt_tokens - completion.usage.cached_tokens
 
 
 def same(one: Completion, other: Completion) -> bool:

@@ -291,23 +291,18 @@ def test_a_failed_decode_fails_the_culprit_only() -> None:
     assert bench.loop.cache.held(1)[:4] != list(b"bad!")
 
 
-def test_a_decode_that_fails_once_is_not_noticed() -> None:
-    failures = iter([DecodeError("hiccup"), None, None, DecodeError("hiccup")])
-
-    def moody(rows: list[Row]) -> None:
-        if (failure := next(failures, None)) is not None:
-            raise failure
-
-    bench = Bench(echo, before_decode=moody)
-    ids = [bench.submit("one"), bench.submit("two")]
-    bench.run()
-    assert [bench.completion(id_).content for id_ in ids] == ["re: one", "re: two"]
+HICCUP, ABORTED = DecodeError("hiccup"), DecodeError("stopped", "aborted")
 
 
-def test_a_retry_that_is_aborted_is_nobodys_fault() -> None:
-    """Somebody cancels while the culprit is looked for: what is left goes on."""
-    aborted = DecodeError("stopped", "aborted")
-    failures = iter([DecodeError("hiccup"), *[aborted] * 2] * 5)
+@pytest.mark.parametrize(
+    "several",
+    [
+        pytest.param([HICCUP, None, None, HICCUP], id="one that fails once"),
+        pytest.param([HICCUP, ABORTED, ABORTED] * 5, id="somebody cancels while the culprit is looked for"),
+    ],
+)
+def test_a_decode_that_fails_now_and_then_is_not_noticed(several: list[DecodeError | None]) -> None:
+    failures = iter(several)
 
     def moody(rows: list[Row]) -> None:
         if (failure := next(failures, None)) is not None:

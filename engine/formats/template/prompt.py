@@ -59,7 +59,7 @@ def prefix_of(pieces: Sequence[Piece], start: int, control: Iterable[str]) -> tu
             prefix += [Piece(part, index % 2 == 1) for index, part in enumerate(markers.split(tail))]
         else:
             prefix.append(Piece(tail, piece.special))
-    return tuple(piece for piece in _joined(prefix) if piece.text)
+    return tuple(piece for piece in joined(prefix) if piece.text)
 
 
 @lru_cache(maxsize=64)
@@ -68,14 +68,15 @@ def _markers(texts: frozenset[str]) -> re.Pattern[str] | None:
     return re.compile(f"({'|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))})") if texts else None
 
 
-def _joined(pieces: Sequence[Piece]) -> list[Piece]:
-    joined: list[Piece] = []
+def joined(pieces: Sequence[Piece]) -> list[Piece]:
+    """Returns the pieces with ordinary texts that follow one another as one."""
+    whole: list[Piece] = []
     for piece in pieces:
-        if joined and not piece.special and not joined[-1].special:
-            joined[-1] = Piece(joined[-1].text + piece.text)
+        if whole and not piece.special and not whole[-1].special:
+            whole[-1] = Piece(whole[-1].text + piece.text)
         else:
-            joined.append(piece)
-    return joined
+            whole.append(piece)
+    return whole
 
 
 def turn_start(text: str, without: str | None, start: str, *, continues: bool) -> int:

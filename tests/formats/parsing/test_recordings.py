@@ -9,6 +9,7 @@ from cases.recordings import FAMILIES, TOOLS, Recording, load
 
 from engine.formats.families import builtin_families
 from engine.formats.parsing import Parser
+from engine.formats.template.prompt import joined
 from engine.types.events import Event, fold
 from engine.types.prompt import Piece
 
@@ -62,15 +63,9 @@ def test_no_marker_that_acted_is_shown(recording: Recording) -> None:
 def _rechunked(pieces: list[Piece], seed: int) -> list[Piece]:
     """The same text in other pieces: ordinary text joined (seed 0), a character each (1), cut at random; control tokens
     stay whole."""
-    joined: list[Piece] = []
-    for piece in pieces:
-        if joined and not piece.special and not joined[-1].special:
-            joined[-1] = Piece(joined[-1].text + piece.text)
-        else:
-            joined.append(piece)
     source = random.Random(seed)
     chunks: list[Piece] = []
-    for text, special, _ in joined:
+    for text, special, _ in joined(pieces):
         size = len(text) if special or seed == 0 else 1
         at = 0
         while at < len(text):

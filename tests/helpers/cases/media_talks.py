@@ -32,6 +32,12 @@ CLOSE = 1e-3
 LONGEST = 3  # questions of a conversation, after which it begins anew
 
 
+def new(completion: Completion) -> int:
+    """How many tokens of a prompt were evaluated for a turn."""
+    assert completion.usage
+    return completion.usage.prompt_tokens - completion.usage.cached_tokens
+
+
 @dataclass(frozen=True)
 class Turn:
     """What was asked, and the answer."""

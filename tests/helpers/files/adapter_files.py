@@ -5,6 +5,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+from files.model_files import written
 
 LAYERS, WIDTH, INNER = 7, 256, 704  # of the built-in model
 TENSORS = ("attn_q", "attn_v", "ffn_down")
@@ -40,7 +41,7 @@ def write_adapter(
             writer.add_tensor(f"token_embd.weight.lora_{half}", numbers.astype(np.float32))
     for name in more:
         writer.add_tensor(name, np.ones(width, np.float32))
-    return _written(writer, path)
+    return written(writer, path)
 
 
 def write_adapter_of(path: Path, model: Path, number: float) -> Path:
@@ -56,7 +57,7 @@ def write_adapter_of(path: Path, model: Path, number: float) -> Path:
             columns, rows = map(int, tensor.shape)
             writer.add_tensor(f"{tensor.name}.lora_a", np.ones((1, columns), np.float32))
             writer.add_tensor(f"{tensor.name}.lora_b", np.full((rows, 1), number, np.float32))
-    return _written(writer, path)
+    return written(writer, path)
 
 
 def write_control_vector(
@@ -67,12 +68,4 @@ def write_control_vector(
     writer = gguf.GGUFWriter(path, "controlvector")
     for layer in layers:
         writer.add_tensor(f"direction.{layer}", random.standard_normal(width).astype(np.float32))
-    return _written(writer, path)
-
-
-def _written(writer: gguf.GGUFWriter, path: Path) -> Path:
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return written(writer, path)

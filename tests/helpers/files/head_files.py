@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeAlias
 
 import gguf
 import numpy as np
-from files.model_files import add_vocabulary, vocabulary
+from files.model_files import add_vocabulary, vocabulary, written
 
 Kind: TypeAlias = Literal["right", "often", "random", "wrong"]
 """What the head guesses: what the model says, always; often; hardly ever; never, though it is sure."""
@@ -38,11 +38,7 @@ def write(path: Path, kind: Kind | None, *, seed: int = 5) -> Path:
         add(f"blk.0.{name}", values)
     if kind is not None:
         _add_head(add, kind, random, own, output)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return written(writer, path)
 
 
 def _add_head(add: Any, kind: Kind, random: Any, own: dict[str, Any], output: Any) -> None:

@@ -120,6 +120,11 @@ def write(
     if tensors:
         weights = _Weights(writer, shape.seed)
         _TENSORS[architecture](weights, shape, len(vocab.tokens))
+    return written(writer, path)
+
+
+def written(writer: gguf.GGUFWriter, path: Path) -> Path:
+    """Write the file that a writer was made for; returns its path."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -156,11 +161,7 @@ def copied(source: Path, path: Path, *, layers: int, idle: int = 0, tokens: dict
                 data = np.zeros_like(tensor.data) if adds else tensor.data
                 name = tensor.name.replace(f"blk.{block}.", f"blk.{number}.")
                 writer.add_tensor(name, data, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return written(writer, path)
 
 
 def add_vocabulary(writer: gguf.GGUFWriter, vocab: Vocabulary) -> None:

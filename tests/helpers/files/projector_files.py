@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import gguf
 import numpy as np
+from files.model_files import written
 from llama_cpp import llama_cpp, mtmd_cpp
 from numpy.typing import NDArray
 
@@ -70,14 +71,6 @@ def _random(seed: int) -> Any:
     return numbers
 
 
-def _written(writer: gguf.GGUFWriter, path: Path) -> Path:
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
 def write_model(path: Path, kind: Kind) -> Path:
     """Write a model for a projector, with the built-in vocabulary; the built-in model in float32 if it is for that."""
     if not kind.architecture:
@@ -117,7 +110,7 @@ def write_model(path: Path, kind: Kind) -> Path:
     writer.add_tensor("output_norm.weight", np.ones(width, np.float32))
     for layer in range(_LAYERS):
         _add_layer(writer, f"blk.{layer}.", numbers, kind.architecture)
-    return _written(writer, path)
+    return written(writer, path)
 
 
 def _unquantized(path: Path) -> Path:
@@ -133,7 +126,7 @@ def _unquantized(path: Path) -> Path:
             writer.add_key_value(name, field.contents(), field.types[0], inner)
     for tensor in source.tensors:
         writer.add_tensor(tensor.name, gguf.dequantize(tensor.data, tensor.tensor_type))
-    return _written(writer, path)
+    return written(writer, path)
 
 
 def _add_layer(writer: gguf.GGUFWriter, prefix: str, numbers: Any, architecture: str) -> None:
@@ -181,7 +174,7 @@ def write_projector(path: Path, kind: Kind, *, width: int = 0, stack: int = 20, 
         _add_picture(writer, numbers, kind, width)
     for layer in range(2):
         _add_block(writer, f"{'a' if audio else 'v'}.blk.{layer}.", numbers, audio=audio, fused=bool(kind.deepstack))
-    return _written(writer, path)
+    return written(writer, path)
 
 
 def _add_block(writer: gguf.GGUFWriter, prefix: str, numbers: Any, *, audio: bool, fused: bool) -> None:

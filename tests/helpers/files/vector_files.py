@@ -11,6 +11,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+from files.model_files import written
 from numpy.typing import NDArray
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,?!<|>_[]"
@@ -64,11 +65,7 @@ def write(
         writer.add_chat_template([{"name": "rerank", "template": template}])
     weights = _Weights(writer, width, wider * width, classes or len(kind.labels))
     (_qwen3 if kind.architecture == "qwen3" else _bert)(weights, kind, layers, context, len(tokens))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return written(writer, path)
 
 
 def _vocabulary(writer: gguf.GGUFWriter, tokens: Sequence[str]) -> None:
