@@ -16,14 +16,16 @@ from typing import Any
 
 import pytest
 from checkout import tracked_files
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from engine.isolated import preflight
 from engine.llama.lib import library
 from engine.runtime.loop.config import AMX_VARIABLE, ContextOptions, ModelOptions, amx_wanted
 from engine.support import _data
 
-settings.register_profile("no deadline", deadline=None)
+# An example that fails is shown as it was found: to make it smaller may take longer than a test may, and then the
+# process is ended with nothing said. `--hypothesis-profile=default` makes it smaller.
+settings.register_profile("no deadline", deadline=None, phases=[each for each in Phase if each != Phase.shrink])
 settings.load_profile("no deadline")
 
 SECONDS = Path(__file__).with_name("seconds.txt")
