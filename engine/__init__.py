@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         Event,
         Finished,
         ReasoningDelta,
+        Summarised,
         ToolCallDelta,
         ToolCallEnd,
         ToolCallStart,
@@ -147,6 +148,7 @@ __all__ = [
     "Step",
     "StoreSizes",
     "Stream",
+    "Summarised",
     "TemplateError",
     "TextPart",
     "TokenLogprob",
@@ -183,8 +185,8 @@ _MODULES = {
     "EngineWarning FamilyError ForgedPromptError MissingTemplateError ModelLoadError QueueFullError RequestError "
     "TemplateError WaitTimeoutError",
     "engine.support.offloop": "off_loop",
-    "engine.types.events": "ContentDelta Event Finished ReasoningDelta ToolCallDelta ToolCallEnd ToolCallStart "
-    "ToolResult fold",
+    "engine.types.events": "ContentDelta Event Finished ReasoningDelta Summarised ToolCallDelta ToolCallEnd "
+    "ToolCallStart ToolResult fold",
     "engine.turns.calibration": "Calibration",
     "engine.types.decisions": "ChoiceQuestion Decision Predicate Refusal ScoreQuestion",
     "engine.turns.conversation": "Conversation",

@@ -381,7 +381,7 @@ class _Loop:
         self.turn_end = len(self.messages)
         self.completions.append(completion)
         self.results.append([])
-        self.total_tokens += completion.usage.total_tokens
+        self.total_tokens += completion.usage.total_tokens + completion.usage.summarising_tokens
         self.counted = self.counted and bool(completion.usage)
         calls = completion.tool_calls
         if self.unfinished is not None or not calls:

@@ -40,6 +40,7 @@ from engine.support.offloop import is_unwanted, off_loop, off_loop_or_undo
 from engine.support.printed import Printed
 from engine.turns.options import NGRAM, LoadArguments, check_arguments, settings
 from engine.turns.reasoning_memory import ReasoningMemory
+from engine.turns.summary import Summaries
 
 ModelLike: TypeAlias = str | Path | Mapping[str, Any] | None
 """A model as `Engine.load` takes it, or a dictionary of `model` and further options of `Engine.load`."""
@@ -143,7 +144,7 @@ class _Model:
         self._planning = threading.Lock()
         self._planned: tuple[GgufFile, Plan, ProjectorFile | None] | None = None
         self._vectors = Size(0)
-        self._memory: ReasoningMemory | None = None
+        self._memory: tuple[ReasoningMemory, Summaries] | None = None
         self.loads = 0
         self.metrics = Metrics()
         """Those of the last loading that is over."""
@@ -206,8 +207,8 @@ class _Model:
             loaded = engine.source
             assert isinstance(loaded, Loaded), "it is of its own"
             if self._memory is not None:
-                loaded.turns.memory = self._memory
-            self._memory = loaded.turns.memory
+                loaded.turns.memory, loaded.turns.summaries = self._memory
+            self._memory = loaded.turns.memory, loaded.turns.summaries
             loaded.service.when_idle(changed)
             self.loads += 1
             return loaded

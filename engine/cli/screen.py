@@ -14,7 +14,7 @@ from engine.cli.live import LiveMarkdown
 from engine.cli.standard import output
 from engine.support.display import visible, visible_json
 from engine.types import events
-from engine.types.completion import ending
+from engine.types.completion import ending, summarised
 
 Label: TypeAlias = Literal["question", "reasoning", "answer", "call", "result"]
 
@@ -99,6 +99,9 @@ class Screen:
                 self._open("result", 0, 0)
                 self.write(content, "red" if failed else _STYLES["result"])
                 self.settle()
+            case events.Summarised(messages=messages, failure=failure):
+                self.settle()
+                self.write(f"[{summarised(messages, failure)}]\n", "dim")
             case events.Finished(reason, usage):
                 if reason not in ("stop", "tool_calls"):
                     self.settle()

@@ -211,6 +211,7 @@ class FreeTurnOptions(_CommonOptions, total=False):
     documents: Sequence[DocumentLike] | None
     builtin_tools: Annotated[Sequence[str], Field(max_length=100)]
     overflow: Overflow
+    summary_tokens: Annotated[int, Field(ge=1)] | None
     continue_final_message: bool
     strict_tools: bool
     parallel_tool_calls: bool
@@ -255,7 +256,10 @@ class TurnOptions(FreeTurnOptions, total=False):
       "truncate_oldest" drops whole turns, the oldest first, until `max_tokens` fit after the prompt (default: a quarter
       of the context; at most half of it); system messages, the last question and the newest exchange after it stay.
       "shorten_results" first cuts the results of tools to their beginnings, the oldest first, but not those that the
-      model has not read; if that is not enough, it continues as "truncate_oldest".
+      model has not read; if that is not enough, it continues as "truncate_oldest". "summarise" drops as much, and puts
+      in its place one message, which the model writes before the turn starts: once, not at each turn. Where that fails,
+      it only drops. A `Summarised` event tells of both.
+    - `summary_tokens`: the most tokens of such a summary. None: a sixteenth of the context, 64 to 512.
     - `adapters`: the LoRA adapters that compute the turn, `["name"]` or `{"name": 0.5}`; None: the model alone.
     - `cache_salt`: a text for each caller whose prompts the others must not guess: what the cache holds is found by
       requests with an equal one only. None: by all that give none.

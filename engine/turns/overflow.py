@@ -4,12 +4,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import TypeAlias
 
 from engine.formats.template.chat_template import ChatTemplate
 from engine.support.deadlines import check_time, latest
 from engine.tools import ToolLike
 from engine.turns.room import check_room
+from engine.turns.summary import Failed, Summarising, Summary, budget_of, messages_in, overhead, written
 from engine.types.completion import Usage
+from engine.types.events import Event, Summarised
 from engine.types.messages import Message
 from engine.types.prompt import Prompt
 from engine.types.tools import Tool
@@ -35,16 +38,16 @@ def kept(
     total = count(everything)
     if total <= limit:
         return everything
-    groups = _droppable(messages)
+    groups = droppable(messages)
 
     def without(number: int) -> tuple[int, ...]:
         gone = {index for group in groups[:number] for index in group}
         return tuple(index for index in everything if index not in gone)
 
-    return without(_fewest(lambda number: total - count(without(number)), len(groups), total - limit, step))
+    return without(fewest(lambda number: total - count(without(number)), len(groups), total - limit, step))
 
 
-def _fewest(saves: Callable[[int], int], most: int, excess: int, step: int) -> int:
+def fewest(saves: Callable[[int], int], most: int, excess: int, step: int) -> int:
     """Returns how many of `most` must go until that saves the excess: rounded up to a multiple of `step` if they can,
     all if even they save too little."""
     known = cache(saves)
@@ -75,7 +78,7 @@ def shortened(
         gone = frozenset(long[:number])
         return tuple(_cut(message) if index in gone else message for index, message in enumerate(whole))
 
-    return cut(_fewest(lambda number: total - count(cut(number)), len(long), total - limit, step))
+    return cut(fewest(lambda number: total - count(cut(number)), len(long), total - limit, step))
 
 
 def _is_long(message: Message) -> bool:
@@ -91,7 +94,7 @@ def _cut(message: Message) -> Message:
     return message.model_copy(update={"content": cut, "parts": ()})
 
 
-def _droppable(messages: Sequence[Message]) -> list[list[int]]:
+def droppable(messages: Sequence[Message]) -> list[list[int]]:
     """Returns groups of messages, the oldest first; each can only be dropped as a whole."""
     last = max((index for index, message in enumerate(messages) if message.role == "user"), default=-1)
     groups: list[list[int]] = []
@@ -113,6 +116,10 @@ def _droppable(messages: Sequence[Message]) -> list[list[int]]:
         home.update({call.id: len(groups) - 1 for call in message.tool_calls})
     # The model continues from the last group, so it is kept.
     return groups[:-1] if groups and groups[-1][-1] > last else groups
+
+
+Fitted: TypeAlias = tuple[Prompt, Usage, tuple[Event, ...]]
+"""A prompt that fits, the usage that tells what was left out, and the events that tell it."""
 
 
 class Prompts:
@@ -169,16 +176,17 @@ class Prompts:
         restored: tuple[int, ...],
         known: Sequence[Tool],
         settings: TurnSettings,
-    ) -> tuple[Prompt, Usage]:
+        summarising: Summarising | None = None,
+    ) -> Fitted:
         """Returns the prompt, fitted by the overflow policy beside an answer of `max_tokens` (None: a quarter of the
-        context), and a usage that tells what that left out. `restored`: see `rendered`. Raises
-        ContextOverflowError for a prompt that is far too long (`check_room`)."""
+        context). `restored`: see `rendered`; `summarising`: for "summarise". Raises ContextOverflowError for a prompt
+        that is far too long (`check_room`)."""
         policy, max_tokens = settings.overflow, settings.sampling.max_tokens
         fixed = messages if policy == "error" else [each for each in messages if each.role in _KEPT]
         stated = known if settings.tool_choice != "none" else ()
         check_room(fixed, stated, settings.documents or (), self._n_ctx, self._longest)
         if policy == "error":
-            return self.rendered(messages, known, settings, restored), _WHOLE
+            return self.rendered(messages, known, settings, restored), _WHOLE, ()
 
         quarter = max(self._n_ctx // 4, 1)
         limit = self._n_ctx - min(max_tokens or quarter, self._n_ctx // 2)
@@ -186,6 +194,10 @@ class Prompts:
         def rendered(some: tuple[Message, ...]) -> Prompt:
             return self.rendered(some, known, settings)
 
+        if policy == "summarise":
+            assert summarising is not None, "whoever lets turns be summarised says how"
+            if (made := self._summarised(messages, restored, rendered, limit, settings, summarising)) is not None:
+                return made
         sent = messages
         if policy == "shorten_results":
             sent = shortened(messages, lambda some: len(self._tokens(rendered(some))), limit, quarter)
@@ -198,7 +210,53 @@ class Prompts:
         found = tuple(number for number in restored if number in numbers)
         dropped = len(messages) - len(numbers)
         cut = sum(sent[number] is not messages[number] for number in numbers)
-        return replace(prompt(numbers), restored=found), Usage(dropped_messages=dropped, shortened_results=cut)
+        usage = Usage(dropped_messages=dropped, shortened_results=cut)
+        return replace(prompt(numbers), restored=found), usage, ()
+
+    def _summarised(
+        self,
+        messages: tuple[Message, ...],
+        restored: tuple[int, ...],
+        rendered: Callable[[tuple[Message, ...]], Prompt],
+        limit: int,
+        settings: TurnSettings,
+        summarising: Summarising,
+    ) -> Fitted | None:
+        """Returns the prompt with a summary in place of what must go; None where that is only to be dropped."""
+
+        def count(some: tuple[Message, ...]) -> int:
+            return len(self._tokens(rendered(some)))
+
+        total = count(messages)
+        if total <= limit:
+            return replace(rendered(messages), restored=restored), _WHOLE, ()
+        groups, (summaries, write), salt = droppable(messages), summarising, settings.cache_salt
+        known, events = summaries.find(messages, groups, salt), ()
+        if not known.groups or count(known.instead_of(messages, groups)) > limit:
+            budget = budget_of(settings, self._n_ctx)
+            going = fewest(
+                lambda number: total - count(Summary(number).instead_of(messages, groups)),
+                len(groups),
+                total - limit + budget + overhead(messages, groups, count),
+                max(limit // 2, 1),
+            )
+            if write is None or going <= known.groups:
+                return None
+            try:
+                known = written(messages, groups[:going], known, count, budget, self._n_ctx, write)
+            except Failed as failure:
+                known, events = Summary(going), (Summarised("", messages_in(groups, going), str(failure)),)
+                lasting = failure.lasting
+            else:
+                events, lasting = (Summarised(known.text, messages_in(groups, going)),), True
+            if lasting:
+                summaries.remember(messages, groups[:going], salt, known.text)
+        gone = messages_in(groups, known.groups)
+        usage = Usage(summarised_messages=gone) if known.text else Usage(dropped_messages=gone)
+        usage = usage.model_copy(update={"summarising_tokens": known.tokens})
+        numbers = {number for group in groups[: known.groups] for number in group}
+        prompt = rendered(known.instead_of(messages, groups))
+        return replace(prompt, restored=tuple(number for number in restored if number not in numbers)), usage, events
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:

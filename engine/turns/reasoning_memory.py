@@ -32,7 +32,7 @@ class ReasoningMemory:
         """
         if not turn.reasoning:
             return
-        *_, key = _digests([*conversation, turn], salt)
+        *_, key = digests([*conversation, turn], salt)
         with self._lock:
             known = self._turns.get(key, turn.reasoning)
             self._forget(key)
@@ -48,7 +48,7 @@ class ReasoningMemory:
         under this salt; and the indices of the messages whose reasoning was restored."""
         messages = list(conversation)
         numbers: list[int] = []
-        for number, (message, key) in enumerate(zip(conversation, _digests(conversation, salt), strict=True)):
+        for number, (message, key) in enumerate(zip(conversation, digests(conversation, salt), strict=True)):
             if message.role != "assistant" or message.reasoning:
                 continue
             with self._lock:
@@ -70,7 +70,7 @@ def _size(reasoning: str | None) -> int:
     return 64 + len(reasoning or "")
 
 
-def _digests(conversation: Sequence[Message], salt: str | None) -> Iterator[bytes]:
+def digests(conversation: Sequence[Message], salt: str | None) -> Iterator[bytes]:
     """Yields for each message a digest of the salt and all messages up to it: the fields that clients keep, ignoring
     white space at the edges."""
     running = hashlib.sha256(json.dumps(salt).encode())

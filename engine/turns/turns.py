@@ -25,12 +25,13 @@ from engine.support.errors import MissingTemplateError, RequestError
 from engine.tools import ToolLike, as_tools
 from engine.turns.explain_input import ExplainInput
 from engine.turns.options import TurnOptions, parser_choice, turn_settings, until
-from engine.turns.overflow import Prompts
+from engine.turns.overflow import Fitted, Prompts
 from engine.turns.raw import infill_prompt, raw_format, raw_parser, raw_prompt
 from engine.turns.reasoning_memory import ReasoningMemory
 from engine.turns.sampling_defaults import SamplingDefaults, sampling_defaults
+from engine.turns.summary import Summaries, Summarising, summary_settings
 from engine.turns.turn_span import traced
-from engine.types.completion import Usage
+from engine.types.completion import Completion, Usage
 from engine.types.conversation import conversation_of, with_answer
 from engine.types.events import Event, fold
 from engine.types.media import Image, MediaUrls, read_media
@@ -65,6 +66,8 @@ class Turns:
         """How turns sample that do not say it."""
         self.memory = ReasoningMemory()
         """The reasoning of earlier turns, by conversation."""
+        self.summaries = Summaries()
+        """What `overflow="summarise"` wrote, by conversation."""
 
     @property
     def template(self) -> ChatTemplate:
@@ -131,17 +134,32 @@ class Turns:
         with finished_by(until(settings.deadline)):
             demand = _demand(settings, tools)
             conversation, restored = self._restored(messages, settings)
-            prompt, usage = self._prompts.fitted(conversation, restored, demand.tools, self._shown(demand))
+            fitted = self._fitted(conversation, restored, demand)
             # Remembered with the conversation as the caller has it, before fitting: the caller will send that again.
             return [
-                self._submit(prompt, usage, conversation, demand, number, offline=offline, claims=claims)
+                self._submit(fitted, conversation, demand, number, offline=offline, claims=claims)
                 for number in range(n)
             ]
 
+    def _fitted(self, conversation: tuple[Message, ...], restored: tuple[int, ...], demand: Demand) -> Fitted:
+        """Returns the prompt; what must go may first have to be summarised by this model."""
+        settings = self._shown(demand)
+
+        def write(messages: tuple[Message, ...], budget: int) -> Completion:
+            quietly = summary_settings(settings, budget)
+            try:
+                (stream,) = self.start(messages, demand.tools, quietly)
+            except RequestError:  # reasoning cannot be switched off
+                longer = quietly.sampling.model_copy(update={"max_tokens": 2 * budget})
+                (stream,) = self.start(messages, demand.tools, replace(quietly, reasoning=None, sampling=longer))
+            return stream.result()
+
+        summarising = Summarising(self.summaries, write) if settings.overflow == "summarise" else None
+        return self._prompts.fitted(conversation, restored, demand.tools, settings, summarising)
+
     def _submit(
         self,
-        prompt: Prompt,
-        usage: Usage,
+        fitted: Fitted,
         conversation: Sequence[Message],
         demand: Demand,
         number: int,
@@ -149,6 +167,7 @@ class Turns:
         offline: bool,
         claims: bool,
     ) -> Stream:
+        prompt, usage, before = fitted if number == 0 else _told_already(*fitted)
         memory, settings = self.memory, _of_choice(demand.settings, number)
         form = None if demand.response is None else demand.response.answer
 
@@ -177,6 +196,7 @@ class Turns:
                 offline=offline,
                 reasoning_close=self._close(),
                 usage=usage.model_copy(update={"sampling": self.sampling.used(settings)}),
+                before=before,
                 ended=remember,
                 claims=claims,
                 constraint=constraint_of(demand, parser.format, prompt.prefix, self._cut, matcher),
@@ -260,8 +280,8 @@ class Turns:
         with finished_by(until(settings.deadline)):
             demand = _demand(settings, tools)
             conversation, restored = self._restored(messages, settings)
-            prompt, _ = self._prompts.fitted(conversation, restored, demand.tools, self._shown(demand))
-            return prompt
+            settings, known = self._shown(demand), Summarising(self.summaries)
+            return self._prompts.fitted(conversation, restored, demand.tools, settings, known)[0]
 
     def _shown(self, demand: Demand) -> TurnSettings:
         """Returns the settings with the schema of the answer, for a template that shows it."""
@@ -339,6 +359,11 @@ def _of_choice(settings: TurnSettings, number: int) -> TurnSettings:
     if sampling is settings.sampling and deadline == settings.deadline:
         return settings
     return replace(settings, sampling=sampling, deadline=deadline)
+
+
+def _told_already(prompt: Prompt, usage: Usage, _: object) -> Fitted:
+    """Returns what a further answer to the same prompt tells: no summary was written for it."""
+    return prompt, usage.model_copy(update={"summarising_tokens": 0}), ()
 
 
 def _left(deadline: float | None) -> float | None:

@@ -39,7 +39,9 @@ class Usage(Record):
 
     `drafted_tokens` were guessed ahead (speculation), of which `accepted_tokens` were right; `undrafted_tokens` were
     drawn without a guess, because guesses did not pay. `dropped_messages` were left out of the prompt
-    (`overflow="truncate_oldest"`), `shortened_results` are in it only in part (`overflow="shorten_results"`).
+    (`overflow="truncate_oldest"`), `shortened_results` are in it only in part (`overflow="shorten_results"`),
+    `summarised_messages` only as a summary (`overflow="summarise"`), which took `summarising_tokens`, read and written,
+    where this turn had to write it.
     `dropped_calls` are neither shown nor run: with `tool_choice="none"` all; otherwise one that ended its turn, as it
     repeats another where calls were demanded, or was one too many with `parallel_tool_calls=False`.
     `limit` is what cut off an answer that ended by "length": `max_tokens`, `repetition_limit`, or the end of the
@@ -61,6 +63,8 @@ class Usage(Record):
     undrafted_tokens: int = 0
     dropped_messages: int = 0
     shortened_results: int = 0
+    summarised_messages: int = 0
+    summarising_tokens: int = 0
     dropped_calls: int = 0
     limit: Limit | None = None
     sampling: str = ""
@@ -93,6 +97,13 @@ def figures(usages: Iterable[Usage | None]) -> str:
     speed = f"{drawn / seconds:.0f} tokens/s" if seconds > 0 else "speed not measured"
     spoken = f"{counted(written, 'token')} in {counted(len(known), 'turn')}, {speed}"
     return f"{spoken}; prompt {counted(asked, 'token')}, {reused:,} of them reused from the prefix cache"
+
+
+def summarised(messages: int, failure: str = "") -> str:
+    """What became of old messages, as a sentence: see the event `Summarised`."""
+    if failure:
+        return f"The oldest {counted(messages, 'message')} were dropped: they could not be summarised ({failure})."
+    return f"The oldest {counted(messages, 'message')} became a summary."
 
 
 def ending(reason: str, usage: Usage | None = None) -> str:

@@ -91,6 +91,18 @@ class ToolResult(Guided, Printed):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class Summarised(Guided, Printed):
+    """Old messages were replaced by a summary, which the model wrote for this turn (`overflow="summarise"`); later
+    turns use it again. `text` is the summary, `messages` how many it stands for. `failure`: why none could be written;
+    they were dropped."""
+
+    text: str
+    messages: int
+    failure: str = ""
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Finished(Guided, Printed):
     """The turn is over. A parser's own `Finished` has no usage but `dropped_calls`; the runtime fills in the rest."""
 
@@ -99,7 +111,9 @@ class Finished(Guided, Printed):
     step: int = 0
 
 
-Event: TypeAlias = ReasoningDelta | ContentDelta | ToolCallStart | ToolCallDelta | ToolCallEnd | ToolResult | Finished
+Event: TypeAlias = (
+    ReasoningDelta | ContentDelta | ToolCallStart | ToolCallDelta | ToolCallEnd | ToolResult | Summarised | Finished
+)
 
 
 @dataclass(slots=True)
@@ -132,7 +146,7 @@ def fold(events: Iterable[Event]) -> Completion:
                 call = calls[index][1]
                 call.fragments, call.error = [arguments], error
                 call.id = id_ or call.id
-            case ToolResult():
+            case ToolResult() | Summarised():
                 pass
             case Finished(reason, usage):
                 pass

@@ -14,7 +14,7 @@ from engine.support.errors import EngineError
 from engine.support.screens import cell_display
 from engine.types import events
 from engine.types.blocks import call_block, result_block
-from engine.types.completion import Usage, ending, figures
+from engine.types.completion import Usage, ending, figures, summarised
 from engine.types.messages import Message, message_block
 
 UPDATE_SECONDS = 0.1
@@ -77,6 +77,8 @@ class Page:
             case events.ToolResult(index, _, content, error, _, step, parts):
                 result = result_block(content, parts, failed=error, seconds=event.seconds)
                 self._calls[step, index].result, self._last = result, None
+            case events.Summarised(_, messages, failure, step):
+                self.note(summarised(messages, failure), step)
             case events.Finished(reason, usage, step):
                 self._usages += [usage] if usage else []
                 if reason not in ("stop", "tool_calls"):

@@ -35,7 +35,7 @@ Progress: TypeAlias = Callable[[int, int], bool | None]
 
 
 JsonLayout: TypeAlias = Literal["compact", "indented"]
-Overflow: TypeAlias = Literal["error", "truncate_oldest", "shorten_results"]
+Overflow: TypeAlias = Literal["error", "truncate_oldest", "shorten_results", "summarise"]
 
 
 # Changes the logits in place; they are a float32 array of the vocabulary's size. The tokens are the prompt's, then

@@ -49,6 +49,7 @@ class TurnSettings:
     documents: Sequence[DocumentLike] | None = None
     continue_final_message: bool = False
     overflow: Overflow = "error"
+    summary_tokens: int | None = None
     suffix: str | None = None
     files: Mapping[str, str] | None = None
     special: bool = False

@@ -43,6 +43,7 @@ class TurnRequest:
       `settings.reasoning_budget`.
     - `usage`: how its usage begins: the messages left out of the prompt, the results cut in it, and what its tokens are
       drawn with and who said so.
+    - `before`: events that its stream begins with, of what was done for it.
     - `claims`: what the turn held stays in the cache, or is kept as a state, until `Unpin` with the request's id.
     - `constraint`: the grammar that the answer, or the calls, must match. `reads` reads the finished answer.
     - `ended` is called in the engine's thread with all events of a turn that was neither cut off nor cancelled, and
@@ -56,6 +57,7 @@ class TurnRequest:
     offline: bool = False
     reasoning_close: tuple[Piece, ...] = ()
     usage: Usage = _UNUSED
+    before: tuple[Event, ...] = ()
     ended: Ended | None = None
     over: Over | None = None
     claims: bool = False

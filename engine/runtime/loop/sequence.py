@@ -161,6 +161,8 @@ class SequenceState:
             undrafted_tokens=self.drafts.undrafted,
             dropped_messages=self.request.usage.dropped_messages,
             shortened_results=self.request.usage.shortened_results,
+            summarised_messages=self.request.usage.summarised_messages,
+            summarising_tokens=self.request.usage.summarising_tokens,
             dropped_calls=self.generation.dropped_calls,
             sampling=self.request.usage.sampling,
             closed_characters=self.generation.closed_characters,

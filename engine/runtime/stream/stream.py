@@ -102,9 +102,9 @@ class Stream(TwoWayStream[Completion[Answer_co]], Generic[Answer_co]):
         self._end_reasoning = end_reasoning
         self._check = check
         self._reads = queue.turn.reads if queue.turn is not None else None
-        self._events: list[Event] = []
+        self._events: list[Event] = [] if queue.turn is None else list(queue.turn.before)
         self._logprobs: list[TokenLogprobs] = []
-        self._taken = (0, 0, 0)  # replies, and the events and log-probabilities that were in these
+        self._taken = (0, len(self._events), 0)  # replies, and the events and log-probabilities that were in these
         self._read = 0  # events
         self._error: Exception | None = None
         self._completion: Completion[Answer_co] | None = None
