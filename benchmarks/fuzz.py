@@ -23,7 +23,8 @@ sys.path[:0] = [str(TESTS / "helpers"), str(TESTS.parent)]
 from attacks.fuzz_targets import TARGETS  # noqa: E402
 from attacks.fuzzing import fuzz  # noqa: E402
 from attacks.markup_values import families  # noqa: E402
-from attacks.slips import drawn, judged  # noqa: E402
+from attacks.slip import judged  # noqa: E402
+from attacks.slips import drawn  # noqa: E402
 from cases.parsing_cases import FAMILIES  # noqa: E402
 from fakes.small_models import KINDS, judge, mutants  # noqa: E402
 

@@ -155,7 +155,7 @@ class ChannelTurn:
     def _body(self, header: _Header, raw: str, *, announced: bool) -> Gen[None]:
         reader, syntax = self._reader, self._syntax
         called = header.recipient not in ("", "user", "assistant", "all")
-        is_call = called and self._calls and announced and not (yield from self._shown.has_call())
+        is_call = called and self._calls and announced and not (yield from self._shown.has_call(None))
         if not announced:
             yield from self._unannounced(header, raw)
         elif header.role not in ("", syntax.role):
@@ -237,7 +237,7 @@ class ChannelTurn:
             begins_message, is_end = hit in (self._start, self._channel), hit in self._is_end.literals
             if not hit or not (begins_message or is_end):
                 return hit
-            is_quoted = (begins_message or quotes) and span.holds_call(hit)
+            is_quoted = (begins_message or quotes) and span.quotes_code(hit)
             if not is_quoted and not (yield from self._shown.has_mark(span, hit, openers=self._to)):
                 return hit
             quotes = begins_message

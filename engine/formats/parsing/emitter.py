@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
-from engine.formats.parsing.quoting import Code, Quoting
+from engine.formats.parsing.quoting import Quoting
 from engine.formats.parsing.reader import Reader
 from engine.tools import json_value
 from engine.types.events import ContentDelta, Event, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
@@ -282,23 +282,25 @@ class Span:
         """Whether a quotation mark directly precedes the next character."""
         return not self._held and self._last[-1:] in QUOTES
 
-    def holds_call(self, marker: str) -> bool:
-        """Whether the next character is quoted code, so that a marker of calls there shows one (but a marker that is
-        a fence itself, unless a longer one is open)."""
-        if not self._code.is_open or ("`" in marker and self._code.fence <= marker.count("`")):
-            return False
-        self._code.hold()
-        return True
+    def quotes_code(self, marker: str) -> bool:
+        """Whether the next character is quoted code (for a marker that is a fence itself: in a longer one)."""
+        code = self._code.here()
+        return code.is_open and code.holds(marker)
 
     @property
-    def code(self) -> Code | None:
+    def code(self) -> Quoting | None:
         """The code in which the next character is; a fence that begins the text counts only in reasoning."""
-        code = self._code.code
-        return code if self._kind == "reasoning" or self._code.is_open else None
+        code = self._code.here()
+        return code if code.is_open or (self._kind == "reasoning" and code.depth) else None
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether the next character is in a fence that began the text."""
+        return self._code.here().begins
 
     def show_mark(self) -> None:
         """The next marker is shown in code."""
-        self._code.hold(fence=True)
+        self._code.quote()
 
     @property
     def begins_word(self) -> bool:

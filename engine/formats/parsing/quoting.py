@@ -1,89 +1,201 @@
-"""Knows whether text ends inside code as Markdown quotes it: between backticks, or in a fence."""
+"""Follows the code in a text as Markdown quotes it: between backticks, in a fence, indented; in lists and quotes."""
 
 import re
-from typing import NamedTuple
+from io import StringIO
+from typing import Literal, NamedTuple
 
-_PARTS = re.compile(r"`+|\n|[^`\n]+")
+_PARTS = re.compile(r"`+|~+|[^`~\n]+\n?|\n")
+_WORDS = re.compile(r".*\n(?=[^\s>])", re.DOTALL)
+"""Lines up to the last one that begins with a word."""
+_LEAD = re.compile(r"(?:[ \t>]|[-*+]|\d{1,9}[.)]?)*")
+"""What a line may begin with before its words: white space, and marks of lists and block quotes, maybe unfinished."""
+_CONTAINERS = re.compile(r"[ \t]*(?:(?:>|(?:[-*+]|\d{1,9}[.)])[ \t])[ \t]*)*")
 
 
-class Code(NamedTuple):
-    """Code that is open: how many backticks opened it. `begins`: it is a fence with which the text begins."""
+class Fence(NamedTuple):
+    """A fence that is open: its character, how many of them, and in how many block quotes it stands. `begins`:
+    the text begins with it."""
 
-    ticks: int
-    is_fence: bool
-    begins: bool = False
+    char: str
+    size: int
+    quotes: int
+    begins: bool
 
 
 class Quoting:
-    """Follows a text. An unclosed backtick quotes to the end of its line; where a marker stands behind it (`hold`), to
-    the end of its paragraph. A fence that begins the text is no quotation: models write calls in one."""
+    """Follows a text, and says what code is open at its end. Code that may be open is: a fence with a word behind it
+    opens another one in the one that is open, since who shows a fence in a fence may mean that; what follows tells
+    whether the code ends. Text is followed only once that is asked.
 
-    __slots__ = ("_blank", "_fence", "_held", "_inline", "_some", "_ticks")
+    `ended` says how code ended last: by its mark, before a line that is not in it, or, between backticks, with its
+    paragraph.
+    """
+
+    __slots__ = ("_after_gap", "_fences", "_indented", "_inline", "_lead", "_opening", "_some", "_waiting", "ended")
 
     def __init__(self) -> None:
-        self._ticks = self._inline = 0  # backticks in a row at the end of the text; those that opened a quotation
-        self._fence = 0  # the same for a fence; negative if it begins the text
-        self._blank = True  # the line has only white space so far
-        self._some = self._held = False
+        self._waiting = StringIO()  # text that was not followed yet
+        self._fences: tuple[Fence, ...] = ()
+        self._inline = 0  # backticks that opened code in a line
+        self._indented = False  # the line is code
+        self._after_gap = False  # a blank line, or indented code, precedes the line
+        self._lead: str | None = ""  # the line so far, if it has no words yet
+        self._opening: tuple[Fence, str] | None = None  # what the line begins with may be a fence; the text behind it
+        self._some = False
+        self.ended: Literal["mark", "line", "paragraph"] = "mark"
+
+    def copy(self) -> "Quoting":
+        """Returns another one that follows the same text so far."""
+        self._follow()
+        other = Quoting()
+        for name in self.__slots__:
+            setattr(other, name, getattr(self, name))
+        other._waiting = StringIO()
+        return other
 
     def write(self, text: str) -> None:
         """Add text."""
-        if "`" not in text and not (self._ticks or self._inline or self._held):
-            self._write_plain(text)
-            return
-        for part in _PARTS.findall(text):
-            if part[0] == "`":
-                self._ticks += len(part)
-                continue
-            self._settle()
-            if part != "\n":
-                self._blank = self._blank and part.isspace()
-                self._some = self._some or not part.isspace()
-                continue
-            if self._blank or not self._held:
-                self._inline, self._held = 0, False
-            self._blank = True
+        self._waiting.write(text)
 
-    def _write_plain(self, text: str) -> None:
-        if self._blank or "\n" in text:
-            line = text[text.rfind("\n") + 1 :]
-            self._blank = not line.strip() and (self._blank or len(line) < len(text))
-            self._some = self._some or not text.isspace()
-
-    def _settle(self) -> None:
-        """Take the backticks in a row for what they are, as other text follows."""
-        ticks, self._ticks = self._ticks, 0
-        if not ticks:
-            return
-        if self._blank and ticks >= 3 and not self._inline:
-            if not self._fence:
-                self._fence = ticks if self._some else -ticks
-            elif ticks >= self._fence:
-                self._fence = 0
-        elif not self._fence:
-            self._inline = 0 if self._inline == ticks else self._inline or ticks
-        self._some, self._blank = True, False
+    @property
+    def depth(self) -> int:
+        """How much code is open, one in the other; what the line begins with is a fence only once that is certain."""
+        self._follow()
+        return len(self._fences) + (self._inline > 0 or self._indented)
 
     @property
     def is_open(self) -> bool:
-        """Whether the next character is in a quotation."""
-        self._settle()
-        return self._fence > 0 or self._inline > 0
+        """Whether code is open, other than in a fence that begins the text: that is no quotation."""
+        return self.depth > 0 and not self.begins
 
     @property
-    def fence(self) -> int:
-        """How many backticks the open fence has; not positive if none quotes."""
-        self._settle()
-        return self._fence
+    def begins(self) -> bool:
+        """Whether the code that is open began the text."""
+        return bool(self._fences) and self._fences[0].begins
 
     @property
-    def code(self) -> Code | None:
-        """The code in which the next character is, whether it is a quotation or not."""
-        self._settle()
-        ticks = abs(self._fence) or self._inline
-        return Code(ticks, self._fence != 0, self._fence < 0) if ticks else None
+    def is_fence(self) -> bool:
+        """Whether the code that is open is a fence."""
+        return bool(self._fences)
 
-    def hold(self, *, fence: bool = False) -> None:
-        """A marker that is quoted follows. `fence`: the fence that is open quotes, wherever it begins."""
-        self._held = True
-        self._fence = abs(self._fence) if fence else self._fence
+    def holds(self, marker: str) -> bool:
+        """Whether a marker in the code that is open ends none: it may be a fence itself, but of fewer backticks."""
+        fence = self._fences[-1] if self._fences else None
+        return "`" not in marker or (fence is not None and (fence.char == "~" or fence.size > marker.count("`")))
+
+    def quote(self) -> None:
+        """The code that is open is a quotation, also if it begins the text."""
+        self.end()
+        self._fences = tuple(fence._replace(begins=False) for fence in self._fences)
+
+    def here(self) -> "Quoting":
+        """Returns another one that follows the same text, and a word behind it."""
+        other = self.copy()
+        other.end()
+        if other._lead is not None:
+            other._begin_line(other._lead)
+        return other
+
+    def end(self) -> None:
+        """The text ends, or something else follows: what the line begins with is a fence as it stands."""
+        self._follow()
+        if self._opening is not None:
+            self._decide(*self._opening)
+
+    def _follow(self) -> None:
+        text = self._waiting.getvalue()
+        if not text:
+            return
+        self._waiting = StringIO()
+        if not (self._fences or self._inline or self._opening or "`" in text or "~" in text):
+            words = _WORDS.match(text)
+            if words is not None:  # they say nothing to the lines behind them
+                text, self._lead, self._some = text[words.end() :], "", True
+                self._indented, self.ended = False, "line"
+        for part in _PARTS.findall(text):
+            if part[0] in "`~":
+                self._read_run(part)
+            elif self._opening is not None:
+                self._read_info(part.removesuffix("\n"))
+            elif self._lead is not None:
+                self._lead = line = self._lead + part.removesuffix("\n")
+                if not _LEAD.fullmatch(line):
+                    self._begin_line(line)
+            if part[-1] == "\n":
+                self._end_line()
+
+    def _read_info(self, text: str) -> None:
+        """Add text behind what may be a fence. A word may go on as code in a line."""
+        assert self._opening is not None  # it was asked
+        fence, info = self._opening
+        info += text
+        self._opening = fence, info
+        if info.strip() and not info.strip()[0].isalnum():
+            self._decide(fence, info)
+
+    def _read_run(self, run: str) -> None:
+        """Read backticks or tildes."""
+        if self._opening is not None:
+            fence, _ = self._opening
+            if fence.char == "~" or run[0] == "~":
+                self._read_info(run)
+                return
+            self._opening = None
+            self._read_backticks(fence.size)  # it was code in a line
+        elif self._lead is not None:
+            lead, is_first = self._lead, not (self._some or self._lead.strip())
+            self._begin_line(lead)
+            closes_line = run[0] == "`" and len(run) == self._inline
+            if len(run) >= 3 and not (self._indented or closes_line) and _CONTAINERS.fullmatch(lead):
+                self._opening = Fence(run[0], len(run), _quotes(lead), is_first), ""
+                return
+        if run[0] == "`":
+            self._read_backticks(len(run))
+
+    def _read_backticks(self, count: int) -> None:
+        """Read backticks that are no fence."""
+        if self._fences or self._indented:
+            return
+        if self._inline == count:
+            self._inline, self.ended = 0, "mark"
+        elif not self._inline:
+            self._inline = count
+
+    def _begin_line(self, line: str) -> None:
+        """A word, or what may be a fence, stands behind the beginning of the line, or in it."""
+        while self._fences and self._fences[-1].quotes > _quotes(line):
+            self._fences, self.ended = self._fences[:-1], "line"
+        was_code, self._indented = self._indented, False
+        if self._after_gap and self._some and not (self._fences or self._inline) and line[:1] in " \t":
+            self._indented = len(line[: len(line) - len(line.lstrip())].expandtabs(4)) >= 4
+        if was_code and not self._indented:
+            self.ended = "line"
+        self._lead, self._some = None, True
+
+    def _end_line(self) -> None:
+        if self._opening is not None:
+            self._decide(*self._opening)
+        if self._lead is None:
+            self._after_gap = self._indented
+        else:
+            self._after_gap = True
+            if self._inline:
+                self._inline, self.ended = 0, "paragraph"
+        self._lead = ""
+
+    def _decide(self, fence: Fence, info: str) -> None:
+        """Take what began the line, with this text behind it, for a fence."""
+        self._opening, self._inline = None, 0
+        outer = self._fences[-1] if self._fences else None
+        if outer is not None and (outer.char != fence.char or fence.size < outer.size):
+            return
+        if outer is not None and not info.strip()[:1].isalnum():
+            self._fences, self.ended = self._fences[:-1], "mark"
+        else:
+            self._fences = (*self._fences, fence)
+
+
+def _quotes(line: str) -> int:
+    """Returns in how many block quotes a line stands."""
+    found = _CONTAINERS.match(line)
+    return found.group().count(">") if found else 0

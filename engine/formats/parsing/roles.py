@@ -12,7 +12,7 @@ from engine.formats.families import Format, JsonSyntax, TaggedJsonSyntax, ToolSy
 from engine.formats.parsing.reader import CUT, Mark, Markers, Spelling, compiled
 from engine.formats.parsing.shapes.section import CallMarks, call_marks
 from engine.formats.parsing.unmarked import Demands
-from engine.formats.parsing.whole_calls import FENCE, MARKS
+from engine.formats.parsing.whole_calls import MARKS
 
 _TOKEN = re.compile(r"<[^<>\s]+>|\[/?[^\[\]\s]+\]")
 BARE = "\0"
@@ -25,7 +25,6 @@ class Role(StrEnum):
     CUT = "is the beginning of a marker, where the output ends"
     BARE = "is no marker, and a call without one begins"
     WHOLE = "may begin a JSON call anywhere"
-    CODE = "begins or ends code"
     CALLS = "opens a section of calls, or a call"
     SECTION = "opens a section in which each call has a marker of its own"
     CLOSER = "closes a section, or a call"
@@ -108,7 +107,7 @@ def _made(format_: Format, spelling: Spelling, *, calls: bool, json: bool, tools
     texts = {**marks, **_others(marks, call, strays)}
     texts[Role.CONTROL] = control
     if anywhere and isinstance(syntax, JsonSyntax | TaggedJsonSyntax) and syntax.whole_objects:
-        texts[Role.WHOLE], texts[Role.CODE] = MARKS, (FENCE,)
+        texts[Role.WHOLE] = MARKS
     in_prose = _in_prose(format_, spelling, marks[Role.OPENS])
     # A call without its section is one in reasoning, too, if it names a declared tool and ends the output.
     in_reasoning = [text for text in call.openers if text in call.wrappers or tools]

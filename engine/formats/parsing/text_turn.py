@@ -63,11 +63,13 @@ class TextTurn:
         self.whole = WholeCalls(reader, emitter, spelling)
         self.trial_of = partial(DraftTrial, reader, emitter, spelling=spelling)
         ends = [text for text, roles in self.roles.of.items() if Role.CLOSER in roles]
-        self.shown = ShownCode(reader, emitter, spelling, ends, bare=self.bare is not None)
+        stops = [text for role in (Role.END, Role.STOP, Role.ANSWER_END) for text in self.roles.marks[role]]
+        syntax = None if ends else tools  # else what ends a call is known without reading it
+        self.shown = ShownCode(reader, emitter, spelling, ends, stops=stops, bare=self.bare is not None, syntax=syntax)
         self.exact = demands.exact
         self.span, self.lead, self.edge = Span(emitter, reader, "content"), "", "space"
         self.untouched = True  # no marker and no call so far
-        self.answering = self.called = self.in_code = self.fenced = False
+        self.answering = self.called = self.fenced = False
         self.has_heading = self.calls is not None and self.calls.section.has_heading
         self.announced = not self.has_heading
         self.quoted = 0  # opening markers that were text: as many closing ones are text too
@@ -278,17 +280,17 @@ def _always(_turn: TextTurn, _hit: str) -> bool:
 
 def _stands_in_code(turn: TextTurn, hit: str) -> bool:
     """It stands in code: between backticks, or in a fence."""
-    return turn.span.holds_call(hit)
+    return turn.span.quotes_code(hit)
 
 
-def _whole_calls_stand(turn: TextTurn, hit: str) -> Step[bool]:
-    """It begins a word outside code, and the whole of what it begins are calls of declared tools that fit; no fence in
-    which a part of the turn ended goes on around them."""
-    return not turn.in_code and turn.span.begins_word and _whole_calls_act(turn, hit)
+def _whole_calls_stand(turn: TextTurn, _hit: str) -> Step[bool]:
+    """It begins a word, and the whole of what it begins are calls of declared tools that fit; they are not shown in
+    code, nor in a fence that began the text."""
+    return turn.span.begins_word and not turn.span.is_fenced and _whole_calls_act(turn)
 
 
-def _whole_calls_act(turn: TextTurn, hit: str) -> Gen[bool]:
-    return (yield from turn.whole.stands_here()) and not (yield from _shows_call(turn, hit))
+def _whole_calls_act(turn: TextTurn) -> Gen[bool]:
+    return (yield from turn.whole.stands_here()) and not (yield from turn.shown.has_call(turn.span))
 
 
 def _is_owed(turn: TextTurn, hit: str) -> Step[bool]:
@@ -439,14 +441,16 @@ def _is_shown(turn: TextTurn, hit: str) -> Gen[bool]:
     return turn.shown.has_mark(turn.span, hit, closers=closers, openers=marks[Role.CALLS])
 
 
-def _shows_call(turn: TextTurn, _hit: str) -> Gen[bool]:
-    """A part of the turn ended in a fence, and the end of that fence follows the call."""
-    return turn.shown.has_call()
+def _shows_call(turn: TextTurn, hit: str) -> Gen[bool]:
+    """It stands in code, or a part of the turn ended in a fence, and the code ends behind the call."""
+    if hit == BARE:
+        return turn.shown.has_call(None)
+    return turn.shown.has_call(turn.span, hit, lambda rest: turn.section.would_begin(hit, rest))
 
 
-def _begins_no_draft(turn: TextTurn, opener: str) -> Step[bool]:
-    """It stands in no code, and a call follows it that is neither a draft nor a mention of one."""
-    return not turn.span.holds_call(opener) and _is_no_draft(turn, opener)
+def _begins_no_draft(turn: TextTurn, opener: str) -> Gen[bool]:
+    """No code shows it, and a call follows it that is neither a draft nor a mention of one."""
+    return not (yield from _shows_call(turn, opener)) and (yield from _is_no_draft(turn, opener))
 
 
 def _is_no_draft(turn: TextTurn, opener: str) -> Gen[bool]:
@@ -639,12 +643,6 @@ def _write_in_code(turn: TextTurn, hit: str) -> None:
     turn.span.write(turn.reader.take(len(hit)))
 
 
-def _write_code(turn: TextTurn, hit: str) -> None:
-    """It is text; code begins, or is over."""
-    turn.in_code = not turn.in_code
-    turn.span.write(turn.reader.take(len(hit)))
-
-
 def _drop(turn: TextTurn, hit: str) -> None:
     """It is left out of the text around it."""
     is_first = Role.CLOSES in turn.roles.of[hit] and not (turn.closed or turn.exact)
@@ -657,9 +655,7 @@ IN_TEXT = (
     Row(Role.BARE, _shows_call, _write, ends=False),
     Row(Role.BARE, _always, _read_bare),
     Row(Role.WHOLE, _whole_calls_stand, _read_whole),
-    Row(Role.CODE, _always, _write_code, ends=False),
     Row(Role.PART, _is_shown, _write, ends=False),
-    Row(Role.CALLS, _stands_in_code, _write_opening, ends=False),
     Row(Role.CALLS, _shows_call, _write_opening, ends=False),
     Row(Role.OPENS, _stands_in_code, _write_opening, ends=False),
     Row(Role.ELEMENT, _always, _write_opening, ends=False),

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from attacks.markup_values import families
-from attacks.slips import judged, prose_in_a_gap
+from attacks.slip import judged
+from attacks.slips import prose_in_a_gap
 from cases.canonical import Call, Turn
 from cases.parsing_cases import families_where, run, splits
 from cases.writer import call_id, written

@@ -5,8 +5,18 @@ import random
 from dataclasses import replace
 
 import pytest
+from attacks.code_slips import (
+    BEFORE,
+    SHOWN,
+    call_behind_code,
+    call_in_code,
+    indented_call,
+    left_open,
+    quoted_call,
+    shown_turn,
+)
 from attacks.markup_values import families
-from attacks.slips import judged, left_open, quoted_call, shown_turn
+from attacks.slip import judged
 from cases import writer
 from cases.canonical import Call, Turn
 from cases.parsing_cases import families_where, feed_pieces, pieces, run, splits
@@ -80,6 +90,57 @@ def test_a_turn_shown_in_code_is_not_run_and_code_left_open_holds_no_call(family
         for kind in (shown_turn, left_open):
             slip = replace(kind(family, format_, chance), tokens=tokens)
             assert not judged(slip), (judged(slip), slip)
+
+
+@pytest.mark.parametrize("shape", SHOWN)
+def test_a_call_that_an_answer_shows_in_code_is_not_run(shape: str) -> None:
+    chance = random.Random(shape)
+    for number, family in enumerate(families()):
+        made = call_in_code(family, builtin_families().get(family).format, chance, shape)
+        slip = replace(made, tokens=number % 2 == 1)
+        assert not judged(slip), (judged(slip), slip)
+
+
+@pytest.mark.parametrize("shape", BEFORE)
+def test_a_call_behind_code_that_is_over_or_left_open_is_run(shape: str) -> None:
+    chance = random.Random(shape)
+    for number, family in enumerate(families()):
+        made = call_behind_code(family, builtin_families().get(family).format, chance, shape)
+        slip = replace(made, tokens=number % 2 == 1)
+        assert not judged(slip), (judged(slip), slip)
+
+
+def test_a_call_that_is_only_indented_is_run() -> None:
+    chance = random.Random(0)
+    for family in families():
+        slip = indented_call(family, builtin_families().get(family).format, chance)
+        assert not judged(slip), (judged(slip), slip)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I go:\n    {0}\n    {1}\n    {2}\nDone.",  # a paragraph goes on
+        "I go:\n\n    {0}\n{1}\n{2}\n\nDone.",  # its lines are no code
+        "I go:\n\n  {0}\n  {1}\n  {2}\n\nDone.",
+        "    {0}\n    {1}\n    {2}\n\nDone.",  # no text before it
+        "So:\n\n    x = 1\n\nI go.\n    {0}\n    {1}\n    {2}\n\nDone.",
+    ],
+)
+def test_indented_lines_that_are_no_code_show_nothing(text: str) -> None:
+    call = ("<tool_call>", '{"name": "trip", "arguments": {"to": "Rome"}}', "</tool_call>")
+    for chunks in splits(text.format(*call)):
+        (found,) = fold(run(Parser("qwen3", tools=[TOOL]), chunks)).tool_calls
+        assert found.parsed() == {"to": "Rome"}
+
+
+def test_a_call_cut_off_in_code_that_was_left_open_is_a_cut_call() -> None:
+    text = 'So:\n\n```py\nx = 1\n</think>\n\nFine.\n<tool_call>\n{"name": "trip", "arguments": {"to": "Ro'
+    for chunks in splits(text):
+        parser = Parser("qwen3", "<think>\n", tools=[TOOL])
+        turn = fold([*(event for chunk in chunks for event in parser.feed(chunk)), *parser.close("length")])
+        assert (turn.reasoning, turn.content) == ("So:\n\n```py\nx = 1", "Fine.")
+        assert [call.error for call in turn.tool_calls] == ["truncated"]
 
 
 def test_a_message_that_an_answer_shows_in_code_is_text() -> None:
@@ -201,7 +262,10 @@ def _is_text(family: str, text: str, *shown: str) -> None:
         ("a `b", True),
         ("a `b` c", False),
         ("a ``b ` c", True),
-        ("a `b\n", False),
+        ("a `b\nc", True),
+        ("a `b\n\nc", False),
+        ("a `b\nc` d", False),
+        ("a `b\n```py\n```\nc", False),
         ("Text\n```py\nx", True),
         ("Text\n```py\nx\n```\n", False),
         ("```py\nx", False),
@@ -216,7 +280,7 @@ def test_what_is_quoted(text: str, is_open: bool) -> None:
         quoting = Quoting()
         for chunk in chunks:
             quoting.write(chunk)
-        assert quoting.is_open == is_open
+        assert quoting.here().is_open == is_open
 
 
 def test_a_marker_that_was_quoted_holds_no_later_quotation_however_the_text_is_cut() -> None:
@@ -224,17 +288,6 @@ def test_a_marker_that_was_quoted_holds_no_later_quotation_however_the_text_is_c
     for chunks in splits(text):
         turn = fold(run(Parser("qwen3", tools=[TOOL]), chunks))
         assert len(turn.tool_calls) == 1, chunks
-
-
-def test_a_marker_holds_the_quotation_to_the_end_of_its_paragraph() -> None:
-    quoting = Quoting()
-    quoting.write("a `")
-    assert quoting.is_open
-    quoting.hold()
-    quoting.write("<call>\n")
-    assert quoting.is_open
-    quoting.write("more\n\n")
-    assert not quoting.is_open
 
 
 def test_a_marker_that_is_a_fence_is_not_quoted_by_another() -> None:

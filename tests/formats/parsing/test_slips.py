@@ -4,7 +4,8 @@ import random
 
 import pytest
 from attacks.markup_values import families
-from attacks.slips import KINDS, ODD_NAMES, drawn, judged, odd_name
+from attacks.slip import ODD_NAMES, judged
+from attacks.slips import KINDS, drawn, odd_name
 
 
 def test_no_slip_is_run_lost_or_read_by_its_cut() -> None:
