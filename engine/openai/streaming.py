@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 from engine.openai.parameters import Json
 from engine.openai.problems import Problem, problem_of
 from engine.openai.request import Request
-from engine.support.errors import EngineError, RequestError
+from engine.support.errors import EngineError, NoSuchReasoningError, RequestError
 from engine.support.warning import warn
 from engine.types.completion import Completion
 from engine.types.events import ContentDelta, Event, Finished, ToolCallDelta, ToolCallEnd, ToolCallStart
@@ -215,9 +215,8 @@ def ignored_fields(request: Request) -> dict[str, str]:
 def without_effort(options: Mapping[str, Any], error: object) -> dict[str, Any] | None:
     """Returns the options with reasoning on if this error of theirs is that the model has no efforts, else None.
     Clients send an effort to any model, so one that has only on and off gets "on"."""
-    effort = options.get("reasoning")
-    refused = isinstance(error, RequestError) and str(error).startswith(f"reasoning={effort!r}")
-    return {**options, "reasoning": True} if refused and isinstance(effort, str) else None
+    asked = isinstance(options.get("reasoning"), str)
+    return {**options, "reasoning": True} if asked and isinstance(error, NoSuchReasoningError) else None
 
 
 def no_efforts(name: str) -> str:

@@ -110,6 +110,10 @@ class RequestError(EngineError):
     """The caller's messages, tools or options are not valid."""
 
 
+class NoSuchReasoningError(RequestError):
+    """This model's reasoning cannot be switched as `reasoning=` asks for."""
+
+
 class CallbackError(EngineError):
     """A function that the caller gave to a run (`approve=`, `save=`) raised, or returned a wrong type of value. The
     message names the function; `__cause__` is what it raised."""

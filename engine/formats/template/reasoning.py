@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from engine.formats.families import Format, Gate
-from engine.support.errors import RequestError
+from engine.support.errors import NoSuchReasoningError
 from engine.types.messages import Message
 from engine.types.sampling import Reasoning
 
@@ -36,21 +36,23 @@ def switch(reasoning: Reasoning | None, format_: Format, variables: Collection[s
 
     `variables` are those that this template reads, and decide over the family: a gate whose variable the template does
     not read is not used, and a variable of a usual name is used even if the family has no gate. A gate that changes
-    nothing with these tools or this system text (tested by `renders`) is not used either. Raises RequestError if the
-    model cannot do what is asked, saying what it can do.
+    nothing with these tools or this system text (tested by `renders`) is not used either. Raises NoSuchReasoningError
+    if the model cannot do what is asked, saying what it can do.
     """
     syntax = format_.reasoning
     if reasoning is None or (reasoning is False and syntax is None):
         return NO_SWITCH
     if syntax is None:
-        raise RequestError(f"reasoning={reasoning!r}, but this model's family has no reasoning: leave the option out.")
+        raise NoSuchReasoningError(
+            f"reasoning={reasoning!r}, but this model's family has no reasoning: leave the option out."
+        )
     position = {True: "on", False: "off"}[reasoning] if isinstance(reasoning, bool) else str(reasoning)
     gate = syntax.gate
     if gate is None or not _is_there(gate, variables):
         gate = next((usual for usual in _USUAL if usual.kwarg in variables), gate)
     known = gate is not None and _is_there(gate, variables)
     if syntax.assumed and not known and position != "off":
-        raise RequestError(
+        raise NoSuchReasoningError(
             f"reasoning={reasoning!r} is not possible here: the chat template shows no reasoning, and no switch for "
             f"it. Leave the option out; text between {syntax.open.strip()} and {syntax.close.strip()} is separated all "
             "the same."
@@ -62,7 +64,7 @@ def switch(reasoning: Reasoning | None, format_: Format, variables: Collection[s
         if position == gate.default:
             return chosen
         if position != "off":
-            raise RequestError(
+            raise NoSuchReasoningError(
                 f"reasoning={reasoning!r} is not possible here: the chat template ignores its own switch "
                 f"({_named(gate)}) with these tools or this system message. Leave the option out, or leave those out."
             )
@@ -71,7 +73,7 @@ def switch(reasoning: Reasoning | None, format_: Format, variables: Collection[s
         return NO_SWITCH
     if position == "off" and not known and syntax.off != "refuse" and format_.channels is None:
         return Switch(close=syntax.off != "nothing")
-    raise RequestError(f"reasoning={reasoning!r} is not possible here: {_offers(gate if known else None)}")
+    raise NoSuchReasoningError(f"reasoning={reasoning!r} is not possible here: {_offers(gate if known else None)}")
 
 
 def _is_there(gate: Gate, variables: Collection[str]) -> bool:
