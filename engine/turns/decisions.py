@@ -10,7 +10,7 @@ from hashlib import sha256
 from math import exp, log
 from threading import Lock
 from time import monotonic
-from typing import Annotated, Any, TypeAlias, TypedDict, cast
+from typing import Annotated, Any, TypeAlias, TypedDict, Unpack, cast
 
 from pydantic import Field
 
@@ -178,16 +178,17 @@ class Decider:
         self.losses[kind] = losses
         self._ways[kind] = way
 
-    def explain(self, state: DecisionState, question: object) -> DecisionExplanation:
-        """Returns how one question about an input is put to this model, and what is read. Raises what `Engine.decide`
-        raises."""
-        asked = questions_of(question)
+    def explain(self, state: DecisionState, question: object, **options: Unpack[DecideOptions]) -> DecisionExplanation:
+        """Returns how one question about an input is put to this model, and what is read; with a calibration, the
+        answer and the options' probabilities are calibrated. Raises what `Engine.decide` raises."""
+        asked, settings = questions_of(question), turn_settings(options, DecideOptions)
         if len(asked.asked) != 1:
             raise RequestError(f"explain() takes one question; got {len(asked.asked):,}.")
-        [typed], messages, reads = asked.asked.values(), _messages(state), Reads(PLAIN, None)
+        [(name, typed)], messages, by = asked.asked.items(), _messages(state), until(settings.deadline)
+        reads = Reads(settings, by)
         try:
             with self._lease() as parts:
-                put = self._put(parts, reads, self._form(parts, typed.question))
+                put = self._put(parts, reads, self._form(parts, typed.question, by))
                 tokens, media = _prompt(parts, messages, put.form.text)
                 row = self._started(parts, reads, messages, {"": put})
                 first = put.tree.branches[0].children
@@ -195,7 +196,7 @@ class Decider:
                 texts = partial(_texts, parts.service.vocab)
             reading = row.readings[""]
             shares, mass = self._read(reads, row, reading)
-            answer = self._answer(reads, row, reading, typed.question)
+            answer = _calibrated(name, self._answer(reads, row, reading, typed.question), options)
             top = [(each.text, exp(each.logprob)) for each in reads.top(outside) if each.token not in first]
         finally:
             reads.cancel()
@@ -249,18 +250,19 @@ class Decider:
 
     def _decision(self, reads: Reads, row: _Row, asked: Questions, options: DecideOptions) -> Decision[Any]:
         answers: dict[str, Answer] = {}
-        calibration = options.get("calibration")
         for name, reading in row.readings.items():
             answer = self._answer(reads, row, reading, asked.asked[name].question)
-            answers[name] = calibration.applied(name, answer) if calibration is not None else answer
+            answers[name] = _calibrated(name, answer, options)
         if all(reading.error is not None for reading in row.readings.values()):
             raise next(reading.error for reading in row.readings.values() if reading.error is not None)
         return Decision(answers, asked.parsed(answers), row.usage)
 
     def _answer(self, reads: Reads, row: _Row, reading: _Reading, question: Question) -> Answer:
-        if reading.error is not None:
-            return Refusal(str(reading.error))
-        probabilities, mass = self._probabilities(reads, row, reading)
+        try:
+            probabilities, mass = self._probabilities(reads, row, reading)
+        except ContextOverflowError as error:  # this question's own, or what is read of it without an input
+            reading.error = error
+            return Refusal(str(error))
         if mass < _NOTHING:
             return Refusal(f"The model gives all options together a probability of {mass:.1e}.", mass)
         return _answered(question, probabilities, mass)
@@ -328,6 +330,11 @@ def with_question(messages: Sequence[Message], text: str) -> tuple[Message, ...]
     else:
         asked = Message(role="user", content=f"{last.content}\n\n{text}" if last.content else text)
     return (*messages[:-1], asked)
+
+
+def _calibrated(name: str, answer: Answer, options: DecideOptions) -> Answer:
+    calibration = options.get("calibration")
+    return answer if calibration is None else calibration.applied(name, answer)
 
 
 def _answered(question: Question, probabilities: Sequence[float], mass: float) -> Answer:

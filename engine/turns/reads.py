@@ -2,13 +2,14 @@
 
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from time import monotonic
 
 from engine.runtime.media.media import TokensAndMedia
 from engine.runtime.stream.service import Service
 from engine.runtime.stream.stream import Stream
 from engine.support.deadlines import latest
-from engine.support.errors import EngineError, QueueFullError
+from engine.support.errors import ContextOverflowError, EngineError, QueueFullError
 from engine.types.completion import Usage
 from engine.types.sampling import TokenLogprob
 from engine.types.turn_settings import TurnSettings
@@ -40,7 +41,7 @@ class Reads:
         many are read. Raises what `Service.score` raises."""
         tokens, media = prompt
         while len(self._running) >= service.room:
-            self._wait(self._running.popleft())
+            self._wait_for_room()
         while True:
             try:
                 stream = service.score(
@@ -50,10 +51,15 @@ class Reads:
             except QueueFullError:
                 if not self._running:
                     raise
-                self._wait(self._running.popleft())
+                self._wait_for_room()
             else:
                 self._running.append(stream)
                 return stream
+
+    def _wait_for_room(self) -> None:
+        """Wait for the oldest. That it has outgrown the context is told to who asks for its chances."""
+        with suppress(ContextOverflowError):
+            self._wait(self._running.popleft())
 
     def chances(self, stream: Stream) -> tuple[Mapping[int, float], Usage]:
         """Wait for what was read: the log-probability of each token, and the usage. Raises TimeoutError when the time

@@ -40,7 +40,7 @@ from engine.turns.manner import CHOICES, Form, form_of, measured
 from engine.turns.option_tree import OptionTree
 from engine.turns.questions import questions_of
 from engine.turns.reads import Reads
-from engine.types.decisions import ChoiceAnswer, PredicateAnswer, ScoreAnswer
+from engine.types.decisions import Answer, ChoiceAnswer, PredicateAnswer, ScoreAnswer
 
 QUEUES = ChoiceQuestion("Which queue?", {"billing": "money", "access": "logging in", "delivery": ""})
 
@@ -220,6 +220,39 @@ def test_a_question_that_is_too_long_is_refused_beside_the_others(llm: Engine) -
         llm.decide("x " * 5000, {"short": "It is late."})
 
 
+def likely(answer: Answer) -> float:
+    assert isinstance(answer, PredicateAnswer)
+    return answer.probability
+
+
+def test_what_is_read_without_an_input_may_be_too_long_for_one_question_alone(
+    bare: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then that question is refused, and not the whole decision."""
+    known = likely(bare.decide("x", {"late": "It is late."})["late"])
+    monkeypatch.setattr(decisions, "NOTHING", "word " * 5000)
+    decision = bare.decide("x", {"new": "It is never late.", "late": "It is late."})
+    new = decision["new"]
+    assert isinstance(new, Refusal)
+    assert "n_ctx" in new.reason
+    assert likely(decision["late"]) == pytest.approx(known, abs=0.03)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_question_that_outgrows_the_cells_is_refused_alone(waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fits into a conversation, but not beside what is pinned; whoever waits for it first."""
+    with Engine.load(n_ctx=512, kv_tokens=512, n_sequences=2) as llm:
+        known = likely(llm.decide("x", "It is late.")["answer"])
+        if waits:
+            monkeypatch.setattr(Service, "room", property(lambda _: 2))  # as many as one question has branches
+        with llm.pin("The parcel is late. " * 30):
+            decision = llm.decide("x", {"long": Predicate("It is late. " * 60), "short": "It is late."})
+        long = decision["long"]
+        assert isinstance(long, Refusal)
+        assert "pinned" in long.reason
+        assert likely(decision["short"]) == pytest.approx(known, abs=0.03)
+
+
 def test_options_of_which_the_model_thinks_nothing_are_refused() -> None:
     with scripted(late="maybe") as llm:
         answer = llm.decide("x", "It is late.")["answer"]
@@ -394,6 +427,23 @@ def test_a_decision_explains_itself(bare: Engine) -> None:
         assert text in str(found)
     with pytest.raises(RequestError, match="one question; got 2"):
         bare.decider.explain("x", ["It is late.", "It is here."])
+
+
+def test_an_explanation_takes_the_options_of_a_decision(bare: Engine) -> None:
+    question = {"q": ChoiceQuestion("Which?", ["a", "b"])}
+    unknown: Any = {"temperature": 0}
+    known = ["a", "b"] * 20
+    rows = [(0.9, 0.1) if value == "a" else (0.7, 0.3) for value in known]
+    fit = Calibration.fit(decisions_of(rows), [{"q": value} for value in known])
+    found = bare.decider.explain("x", question, calibration=fit, cache_salt="me")
+    decided = bare.decide("x", question, calibration=fit)["q"]
+    assert [each.probability for each in found.options] == pytest.approx([p for _, p in decided.rows], abs=0.03)
+    plain = bare.decider.explain("x", question)
+    assert plain.options[0].probability - found.options[0].probability > 0.1
+    with pytest.raises(TimeoutError):
+        bare.decider.explain("y " * 200, question, deadline=1e-4)
+    with pytest.raises(RequestError, match="no option 'temperature'"):
+        bare.decider.explain("x", question, **unknown)
 
 
 def test_an_explanation_that_fails_leaves_nothing_that_is_read(bare: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
