@@ -1,7 +1,6 @@
 """Follows the code in a text as Markdown quotes it: between backticks, in a fence, indented; in lists and quotes."""
 
 import re
-from io import StringIO
 from typing import Literal, NamedTuple
 
 _PARTS = re.compile(r"`+|~+|[^`~\n]+\n?|\n")
@@ -10,6 +9,8 @@ _WORDS = re.compile(r".*\n(?=[^\s>])", re.DOTALL)
 _LEAD = re.compile(r"(?:[ \t>]|[-*+]|\d{1,9}[.)]?)*")
 """What a line may begin with before its words: white space, and marks of lists and block quotes, maybe unfinished."""
 _CONTAINERS = re.compile(r"[ \t]*(?:(?:>|(?:[-*+]|\d{1,9}[.)])[ \t])[ \t]*)*")
+_MANY = 4096
+"""How many pieces of text wait as they came; what is longer waits as one."""
 
 
 class Fence(NamedTuple):
@@ -34,7 +35,7 @@ class Quoting:
     __slots__ = ("_after_gap", "_fences", "_indented", "_inline", "_lead", "_opening", "_some", "_waiting", "ended")
 
     def __init__(self) -> None:
-        self._waiting = StringIO()  # text that was not followed yet
+        self._waiting: list[str] = []  # text that was not followed yet
         self._fences: tuple[Fence, ...] = ()
         self._inline = 0  # backticks that opened code in a line
         self._indented = False  # the line is code
@@ -50,12 +51,14 @@ class Quoting:
         other = Quoting()
         for name in self.__slots__:
             setattr(other, name, getattr(self, name))
-        other._waiting = StringIO()
+        other._waiting = []
         return other
 
     def write(self, text: str) -> None:
         """Add text."""
-        self._waiting.write(text)
+        self._waiting.append(text)
+        if len(self._waiting) > _MANY:
+            self._waiting = ["".join(self._waiting)]
 
     @property
     def depth(self) -> int:
@@ -103,10 +106,10 @@ class Quoting:
             self._decide(*self._opening)
 
     def _follow(self) -> None:
-        text = self._waiting.getvalue()
-        if not text:
+        if not self._waiting:
             return
-        self._waiting = StringIO()
+        text = "".join(self._waiting)
+        self._waiting.clear()
         if not (self._fences or self._inline or self._opening or "`" in text or "~" in text):
             words = _WORDS.match(text)
             if words is not None:  # they say nothing to the lines behind them
