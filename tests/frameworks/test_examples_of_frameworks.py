@@ -194,7 +194,7 @@ def test_the_page_shows_lines_of_the_examples(repository: Path) -> None:
     page = (repository / "docs" / "guides" / "frameworks.md").read_text(encoding="utf-8")
     folder, shown = repository / "examples" / "frameworks", set[str]()
     for section in page.split("\n## ")[1:]:
-        names = re.findall(r"`examples/frameworks/(with_\w+\.py)`", section)
+        names = re.findall(r"`examples/frameworks/(with_\w+\.py|providers/\w+\.py)`", section)
         shown.update(names)
         for block in re.findall(r"^```py\n(.*?)^```$", section, re.MULTILINE | re.DOTALL):
             missing: list[str] = []
@@ -203,7 +203,8 @@ def test_the_page_shows_lines_of_the_examples(repository: Path) -> None:
                 wanted = filter(None, map(str.strip, block.splitlines()))
                 missing.append(next((line for line in wanted if line not in lines), ""))
             assert "" in missing, f"{names}: {missing}"
-    assert shown == {path.name for path in folder.glob("with_*.py")}
+    files = (*folder.glob("with_*.py"), *folder.glob("providers/*.py"))
+    assert shown == {path.relative_to(folder).as_posix() for path in files}
 
 
 def test_every_example_has_its_test(repository: Path) -> None:
