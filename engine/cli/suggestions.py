@@ -145,9 +145,11 @@ def _here_texts(rows: Sequence[Suggested], every: Sequence[OnDisk]) -> Iterator[
 def chosen() -> str:
     """Ask which model to use, and return its name. Raises RequestError where nobody can answer, and if nobody does."""
     if not can_ask():
+        small = "".join(f"-m {name} is a small one that is installed; " for name, each in PACKAGED.items() if each.path)
         raise RequestError(
             "No model is named. Write one: -m owner/repo:Q4_K_M, or the path of a GGUF file. `llama-engine models "
-            f"suggest` names some that fit this machine; -m {BUILTIN} is the tiny one that comes with llama-engine."
+            f"suggest` names some that fit this machine; {small}-m {BUILTIN} is the tiny one that comes with "
+            "llama-engine."
         )
     machine, screen = this_machine(), Screen(sys.stdout)
     every = choices(machine)

