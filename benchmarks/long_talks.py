@@ -84,6 +84,7 @@ def measure(llm: Engine, policy: Any, number: int, sums: Sums, options: argparse
     for stop in range(2 * options.first, len(messages) + 1, 2):
         most = 40 if stop == len(messages) else 1
         given: Any = {"overflow": policy, "summary_tokens": options.tokens, "temperature": 0}
+        given["cache_salt"] = f"{policy} {number}"  # neither finds the other's prompts
         with llm.stream(messages[:stop], max_tokens=most, **given) as stream:
             told = [event for event in stream if isinstance(event, Summarised)]
             done = stream.completion
@@ -106,10 +107,11 @@ def main() -> None:
     parser.add_argument("--ctx", type=int, default=1024)
     parser.add_argument("--tokens", type=int, help="summary_tokens")
     parser.add_argument("--first", type=int, default=1, help="the first turn that is sent; those before it fit anyway")
+    parser.add_argument("--skip", type=int, default=0, help="conversations that are left out")
     options = parser.parse_args()
     sums = {policy: Sums() for policy in POLICIES}
     with Engine.load(options.model, n_ctx=options.ctx, n_sequences=2, preflight=False) as llm:
-        for number in range(len(FACTS)):
+        for number in range(options.skip, len(FACTS)):
             for policy in POLICIES:
                 measure(llm, policy, number, sums[policy], options)
 

@@ -15,8 +15,8 @@ NOTE = (
 """What the model reads once, behind the last result."""
 TOLD, ENDED = 3, 4
 """The time at which the model is told so, and the time at which the run ends."""
-_LONGEST = 3
-"""In turns: a circle is one turn, or two or three that follow one another."""
+_LONGEST = 4
+"""In turns: a circle is one turn, or two to four that follow one another."""
 _Turn: TypeAlias = tuple[tuple[str, str, object], ...]
 
 

@@ -76,6 +76,7 @@ TASKS: dict[str, tuple[list[Any], str, int]] = {
     "arguments in another order": ([SWAPPED, ORDERED] * MOST, "repeated", 4),
     "two calls in turn": ([LOOK, READ] * MOST, "repeated", 8),
     "three calls in turn": ([LOOK, READ, LOOK_B] * MOST, "repeated", 12),
+    "four calls in turn": ([LOOK, READ, LOOK_B, CHECK] * MOST, "repeated", 16),
     "two calls of one turn": ([[LOOK, READ]] * MOST, "repeated", 8),
     "two calls of one turn, in any order": ([[LOOK, READ], [READ, LOOK]] * MOST, "repeated", 8),
     "an error": ([call("read", path="none.txt")] * MOST, "repeated", 4),

@@ -7,7 +7,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,6 +42,7 @@ class MCP:
 
     - `prefix`: put before the names of its tools, for servers whose tools have the same names.
     - `only`: names of the tools to use (the server's own names); the others are not shown to the model.
+    - `repeats`: names of tools (the server's own) that a run may call again and again with the same result: polling.
     - `timeout`: seconds that one call may take; `connect_timeout`: seconds until it has listed its tools.
     - `max_result`: maximum number of characters of a result; a longer result is cut, with a note that says so.
     - `env`, `cwd`: further environment variables and the working directory of a command. It gets PATH, HOME and the
@@ -61,6 +62,7 @@ class MCP:
         *,
         prefix: str = "",
         only: Sequence[str] | None = None,
+        repeats: Sequence[str] = (),
         timeout: float = 60.0,
         connect_timeout: float = 30.0,
         max_result: int = 20_000,
@@ -73,8 +75,8 @@ class MCP:
         self._target = target_of(server, env, cwd, headers)
         _check_seconds(timeout=timeout, connect_timeout=connect_timeout)
         _check_counts(max_result=max_result)
-        _check_names(prefix, only)
-        self._prefix, self._only = prefix, None if only is None else tuple(only)
+        _check_names(prefix, only=only, repeats=repeats)
+        self._prefix, self._only, self._repeats = prefix, None if only is None else tuple(only), tuple(repeats)
         self._timeout, self._connect_timeout, self._max_result = timeout, connect_timeout, max_result
         self._lock = threading.Lock()
         self._uses = 0
@@ -196,11 +198,8 @@ class MCP:
 
     def _tools_of(self, listed: "Sequence[Listed]", until: float, *, first: bool) -> tuple[Tool, ...]:
         wanted = self._only
-        if first and (missing := [name for name in wanted or () if name not in {tool.name for tool in listed}]):
-            names = ", ".join(tool.name for tool in listed) or "none"
-            raise RequestError(
-                f"only= names {missing[0]!r}, which {self.label} does not list. Its tools are: {names:.2000}."
-            )
+        if first:
+            self._check_listed({tool.name for tool in listed}, only=wanted or (), repeats=self._repeats)
         tools: dict[str, Tool] = {}
         for tool in listed:
             if wanted is not None and tool.name not in wanted:
@@ -219,6 +218,15 @@ class MCP:
                 text = f"The tool {cut(tool.name, 128)!r} of {self.label} is left out: {cut(str(error), 600)}"
                 warn(text)
         return tuple(tools.values())
+
+    def _check_listed(self, listed: Collection[str], **options: Sequence[str]) -> None:
+        """Raise RequestError for a name that the server does not list."""
+        for option, names in options.items():
+            if missing := [name for name in names if name not in listed]:
+                known = ", ".join(sorted(listed)) or "none"
+                raise RequestError(
+                    f"{option}= names {missing[0]!r}, which {self.label} does not list. Its tools are: {known:.2000}."
+                )
 
     def _tool_of(self, listed: "Listed") -> Tool:
         """Returns a listed tool as a record. Raises RequestError for a name, description or schema that is not
@@ -240,7 +248,7 @@ class MCP:
         schema = {"type": "object", **listed.input_schema}
         # Checked like a caller's schema: JSON, not too deep, valid JSON Schema, only references within it.
         checked = as_tool({"name": self._prefix + name, "description": description, "parameters": schema})
-        return checked.model_copy(update={"function": call})
+        return checked.model_copy(update={"function": call, "repeats": name in self._repeats})
 
     async def _call(self, name: str, arguments: dict[str, Any]) -> ToolOutcome:
         """Returns what the model reads of a call. Raises only the cancellation of the waiting task."""
@@ -294,15 +302,16 @@ def _check_seconds(**options: Any) -> None:
             raise RequestError(f"{name}={shown(value)} is not valid; give seconds above 0.")
 
 
-def _check_names(prefix: Any, only: Any) -> None:
+def _check_names(prefix: Any, **options: Any) -> None:
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
         raise RequestError(
             f"prefix={shown(prefix)} is not valid; give at most 64 letters, digits, and _ . / -, like 'files_'."
         )
-    names = () if only is None else only
-    listed = isinstance(names, list | tuple | set | frozenset)
-    if not listed or not all(isinstance(name, str) for name in cast("Sequence[object]", names)):
-        raise RequestError(f"only={shown(only)} is not valid; give a list of tool names.")
+    for option, given in options.items():
+        names = () if given is None and option == "only" else given
+        listed = isinstance(names, list | tuple | set | frozenset)
+        if not listed or not all(isinstance(name, str) for name in cast("Sequence[object]", names)):
+            raise RequestError(f"{option}={shown(given)} is not valid; give a list of tool names.")
 
 
 def _check_counts(**options: Any) -> None:

@@ -359,6 +359,16 @@ def test_names_that_clash_are_refused_by_name_and_a_prefix_helps() -> None:
         llm.run("Go.", [MCP(other)], stop_on=["greeet"])
 
 
+def test_tools_of_a_server_may_be_called_again_and_again() -> None:
+    for prefix, repeats, stopped in (("", (), "repeated"), ("b_", ["multiply"], "stop")):
+        calls = [said(f'{prefix}multiply {{"a": 2, "b": 3}}')] * 6
+        server = MCP(here(multiply), prefix=prefix, repeats=repeats)
+        with engine(*calls, "Done.") as llm:
+            assert llm.run("Go.", [server]).stopped == stopped
+    with engine("Done.") as llm, pytest.raises(RequestError, match=r"repeats= names 'poll', which .* does not list"):
+        llm.run("Go.", [MCP(here(multiply), repeats=["poll"])])
+
+
 def test_results_are_bounded_and_say_so() -> None:
     with engine(said('text {"n": 2000000}', 'text {"n": 10}'), "Done.") as llm:
         long, short = results(llm.run("Go.", [by_hand(max_result=1000, timeout=60)]))
@@ -579,6 +589,8 @@ async def test_headers_are_sent_with_every_request() -> None:
         ("a", {"connect_timeout": "1"}, "connect_timeout='1'"),
         ("a", {"max_result": True}, "max_result=True"),
         ("a", {"only": "add"}, "only='add'"),
+        ("a", {"repeats": "add"}, "repeats='add'"),
+        ("a", {"repeats": None}, "repeats=None"),
         ("a", {"headers": {}}, "headers= is for a server given as a URL"),
         ("http://a/mcp", {"env": {}}, "env= is for a server given as a command"),
         ("http://a/mcp", {"cwd": "."}, "cwd= is for a server given as a command"),
