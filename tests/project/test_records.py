@@ -13,7 +13,7 @@ from engine import ChatTemplate, Engine
 from engine.formats.grammar.nodes import InOrder
 from engine.testing.scripted import ByteVocab, ScriptedBackend
 
-MOST = {"with a tool": 12, "with a tool and a type": 16}
+MOST = {"with a tool": 12, "with a tool and a type": 15}
 """Records of November 2026; the grammar's nodes and rules are none."""
 MOST_LOOKED_UP = 10
 """`options.get(..)` in the package: where options are still a dictionary, foreign ones above all."""

@@ -152,8 +152,8 @@ def _named(tools: Sequence[Tool], names: Sequence[str]) -> tuple[Tool, ...]:
 
 def _held(tool: Tool, enforcer: Enforcer) -> Tool:
     """Returns the tool with a schema that a grammar can enforce. Raises RequestError if none can."""
-    schema = prepared(tool.parameters, enforcer.refusal, f"The schema of tool {tool.name!r}", close=True)
-    return tool.model_copy(update={"parameters": dict(schema.schema)})
+    schema, _ = prepared(tool.parameters, enforcer.refusal, f"The schema of tool {tool.name!r}", close=True)
+    return tool.model_copy(update={"parameters": dict(schema)})
 
 
 def _held_or_free(tool: Tool, demand: Demand, enforcer: Enforcer) -> Tool:

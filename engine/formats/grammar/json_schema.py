@@ -5,7 +5,6 @@ docs/json_schema.md.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias, cast
 
@@ -29,20 +28,9 @@ _SAYS = frozenset(["additionalProperties", "unevaluatedProperties", "patternProp
 _OF_OBJECTS = frozenset(["properties", "required", "patternProperties", "additionalProperties"])
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A schema that a grammar can be made of.
-
-    `checked`: the JSON paths of the keywords that the grammar does not enforce; the answer is validated against them
-    afterwards.
-    """
-
-    schema: Schema
-    checked: tuple[str, ...] = ()
-
-
-def prepared(schema: object, refusal: Refusal, what: str, *, close: bool) -> Prepared:
-    """Prepare a caller's schema. `what` names it in errors.
+def prepared(schema: object, refusal: Refusal, what: str, *, close: bool) -> tuple[Schema, tuple[str, ...]]:
+    """Returns a caller's schema as one that a grammar can be made of, and the JSON paths of the keywords that the
+    grammar does not enforce: the answer is validated against them afterwards. `what` names the schema in errors.
 
     close: objects that declare properties but do not mention additional ones allow none, since a model would invent
     some; if not, the schema is taken exactly as it stands. Raises RequestError, with the JSON path, for what is not a
@@ -56,14 +44,14 @@ def prepared(schema: object, refusal: Refusal, what: str, *, close: bool) -> Pre
     named = _enumerated(plain, plain)
     strict = _ending(closed(named) if close else named)
     if refusal([strict]) == [None]:
-        return Prepared(strict)
+        return strict, ()
     checked: list[str] = []
     loose = _relaxed(strict, "$", _unheld(strict, refusal), checked)
     for attempt, notes in ((loose, ()), (_without_counts(loose), ("minProperties, maxProperties",))):
         whole = {**attempt, "x-guidance": {"coerce_one_of": True}}
         if refusal([whole]) == [None]:
             unions = [f"{place}.oneOf" for place, node in subschemas(strict) if "oneOf" in node]
-            return Prepared(attempt, (*checked, *unions, *notes))
+            return attempt, (*checked, *unions, *notes)
     place, why = _culprit(loose, refusal)
     raise RequestError(
         f"{what} cannot be held at {place}: {why}. Change the schema there, or leave the constraint out."

@@ -98,7 +98,7 @@ _JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "nul
 
 
 def _by_schema(schema: object, refusal: Refusal, *, close: bool = True) -> Response:
-    ready = prepared(schema, refusal, "The schema of response_format", close=close)
+    held, _ = prepared(schema, refusal, "The schema of response_format", close=close)
     stated = cast("Mapping[str, Any]", schema) if isinstance(schema, Mapping) else None
     for place, pattern in unmatched(stated or {}):
         raise RequestError(
@@ -113,7 +113,7 @@ def _by_schema(schema: object, refusal: Refusal, *, close: bool = True) -> Respo
             raise ValueError(f"The answer does not fit the schema: {reason}")
         return value
 
-    return Response(Answer(JsonText(ready.schema)), read, stated)
+    return Response(Answer(JsonText(held)), read, stated)
 
 
 def _by_type(kind: Any, refusal: Refusal) -> Response:
@@ -160,7 +160,7 @@ def _of_type(kind: Any, refusal: Refusal) -> Response:
             "a dataclass, list[...]), JsonSchema({...}), Choice([...]), Regex(...), Lark(...), GBNF(...) or OpenAI's "
             "dictionary."
         ) from error
-    ready = prepared(schema, refusal, f"The schema of {name}", close=True)
+    held, _ = prepared(schema, refusal, f"The schema of {name}", close=True)
 
     def read(content: str) -> Any:
         try:
@@ -169,7 +169,7 @@ def _of_type(kind: Any, refusal: Refusal) -> Response:
             parts = (f"{'.'.join(map(str, item['loc']))}: {item['msg']}".removeprefix(": ") for item in error.errors())
             raise ValueError(f"The answer does not fit the type: {'; '.join(parts)[:400]}.") from error
 
-    return Response(Answer(JsonText(ready.schema)), read, schema)
+    return Response(Answer(JsonText(held)), read, schema)
 
 
 def _meant(kind: object) -> str:

@@ -132,12 +132,12 @@ def _try_schema(data: bytes) -> None:
         as_tool({"name": "f", "parameters": schema})
     try:
         response = response_of(JsonSchema(schema), matcher)
-        ready = prepared(schema, matcher.refusal, "The schema", close=False)
+        _, checked = prepared(schema, matcher.refusal, "The schema", close=False)
     except RequestError:
         return
     assert response is not None
     text = _walked(GrammarText(as_text).text(response.answer.node, {}), data)
-    if text is None or ready.checked:
+    if text is None or checked:
         return
     try:
         response.read(text)
@@ -197,13 +197,13 @@ def _try_call(data: bytes) -> None:
     format_ = with_generic_tools(builtin_families().get(family).format)
     try:
         tool = as_tool({"name": "every", "parameters": given["parameters"]})
-        ready = prepared(tool.parameters, matcher.refusal, "The schema", close=True)
+        schema, checked = prepared(tool.parameters, matcher.refusal, "The schema", close=True)
     except RequestError:
         return
-    held = tool.model_copy(update={"parameters": dict(ready.schema)})
+    held = tool.model_copy(update={"parameters": dict(schema)})
     grammar = grammar_of(format_, (held,), 2)
     text = _walked(grammar, data)
-    if text is not None and not ready.checked:
+    if text is not None and not checked:
         why = unread(family, (tool,), text)
         assert why is None, f"{family}: {why}: {text!r}"
     _try_written(family, grammar, held, given["arguments"])

@@ -52,7 +52,7 @@ def answers(response: Response) -> Matcher:
 
 def held(tool: Tool) -> Tool:
     """The tool with the schema that its calls are held to."""
-    schema = prepared(tool.parameters, matcher.refusal, "The schema", close=True).schema
+    schema, _ = prepared(tool.parameters, matcher.refusal, "The schema", close=True)
     return tool.model_copy(update={"parameters": dict(schema)})
 
 
