@@ -237,7 +237,7 @@ class ChannelTurn:
             begins_message, is_end = hit in (self._start, self._channel), hit in self._is_end.literals
             if not hit or not (begins_message or is_end):
                 return hit
-            is_quoted = (begins_message or quotes) and span.quotes_code(hit)
+            is_quoted = (begins_message or quotes) and span.quotes_mark(hit)
             if not is_quoted and not (yield from self._shown.has_mark(span, hit, openers=self._to)):
                 return hit
             quotes = begins_message

@@ -287,6 +287,14 @@ class Span:
         code = self._code.here()
         return code.is_open and code.holds(marker)
 
+    def quotes_mark(self, marker: str) -> bool:
+        """The same for one of which nothing that follows it tells: backticks quote it in their own line only."""
+        code = self._code.here()
+        if not (code.is_near and code.holds(marker)):
+            return False
+        self._code.quote()
+        return True
+
     @property
     def code(self) -> Quoting | None:
         """The code in which the next character is; a fence that begins the text counts only in reasoning."""

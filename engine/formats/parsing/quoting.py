@@ -23,6 +23,14 @@ class Fence(NamedTuple):
     begins: bool
 
 
+class Backticks(NamedTuple):
+    """Backticks that opened code in a line. `is_far`: in an earlier line; `quotes`: a mark behind them is shown."""
+
+    size: int
+    is_far: bool = False
+    quotes: bool = False
+
+
 class Quoting:
     """Follows a text, and says what code is open at its end. Code that may be open is: a fence with a word behind it
     opens another one in the one that is open, since who shows a fence in a fence may mean that; what follows tells
@@ -32,12 +40,22 @@ class Quoting:
     paragraph.
     """
 
-    __slots__ = ("_after_gap", "_fences", "_indented", "_inline", "_lead", "_opening", "_some", "_waiting", "ended")
+    __slots__ = (
+        "_after_gap",
+        "_fences",
+        "_indented",
+        "_inline",
+        "_lead",
+        "_opening",
+        "_some",
+        "_waiting",
+        "ended",
+    )
 
     def __init__(self) -> None:
         self._waiting: list[str] = []  # text that was not followed yet
         self._fences: tuple[Fence, ...] = ()
-        self._inline = 0  # backticks that opened code in a line
+        self._inline: Backticks | None = None
         self._indented = False  # the line is code
         self._after_gap = False  # a blank line, or indented code, precedes the line
         self._lead: str | None = ""  # the line so far, if it has no words yet
@@ -64,12 +82,18 @@ class Quoting:
     def depth(self) -> int:
         """How much code is open, one in the other; what the line begins with is a fence only once that is certain."""
         self._follow()
-        return len(self._fences) + (self._inline > 0 or self._indented)
+        return len(self._fences) + (self._inline is not None or self._indented)
 
     @property
     def is_open(self) -> bool:
         """Whether code is open, other than in a fence that begins the text: that is no quotation."""
         return self.depth > 0 and not self.begins
+
+    @property
+    def is_near(self) -> bool:
+        """The same, between backticks only in the line with which they begin, or behind a mark that they quote: nothing
+        tells yet whether backticks of an earlier line end."""
+        return self.is_open and not (self._inline is not None and self._inline.is_far)
 
     @property
     def begins(self) -> bool:
@@ -90,6 +114,8 @@ class Quoting:
         """The code that is open is a quotation, also if it begins the text."""
         self.end()
         self._fences = tuple(fence._replace(begins=False) for fence in self._fences)
+        if self._inline is not None:
+            self._inline = Backticks(self._inline.size, quotes=True)
 
     def here(self) -> "Quoting":
         """Returns another one that follows the same text, and a word behind it."""
@@ -148,7 +174,7 @@ class Quoting:
         elif self._lead is not None:
             lead, is_first = self._lead, not (self._some or self._lead.strip())
             self._begin_line(lead)
-            closes_line = run[0] == "`" and len(run) == self._inline
+            closes_line = run[0] == "`" and self._inline is not None and len(run) == self._inline.size
             if len(run) >= 3 and not (self._indented or closes_line) and _CONTAINERS.fullmatch(lead):
                 self._opening = Fence(run[0], len(run), _quotes(lead), is_first), ""
                 return
@@ -159,10 +185,10 @@ class Quoting:
         """Read backticks that are no fence."""
         if self._fences or self._indented:
             return
-        if self._inline == count:
-            self._inline, self.ended = 0, "mark"
-        elif not self._inline:
-            self._inline = count
+        if self._inline is None:
+            self._inline = Backticks(count)
+        elif self._inline.size == count:
+            self._inline, self.ended = None, "mark"
 
     def _begin_line(self, line: str) -> None:
         """A word, or what may be a fence, stands behind the beginning of the line, or in it."""
@@ -180,15 +206,17 @@ class Quoting:
             self._decide(*self._opening)
         if self._lead is None:
             self._after_gap = self._indented
+            if self._inline is not None and not self._inline.quotes:
+                self._inline = Backticks(self._inline.size, is_far=True)
         else:
             self._after_gap = True
-            if self._inline:
-                self._inline, self.ended = 0, "paragraph"
+            if self._inline is not None:
+                self._inline, self.ended = None, "paragraph"
         self._lead = ""
 
     def _decide(self, fence: Fence, info: str) -> None:
         """Take what began the line, with this text behind it, for a fence."""
-        self._opening, self._inline = None, 0
+        self._opening = self._inline = None
         outer = self._fences[-1] if self._fences else None
         if outer is not None and (outer.char != fence.char or fence.size < outer.size):
             return

@@ -79,10 +79,12 @@ class ShownCode:
         if code is None or reader.consumed < self._until:
             return code is not None
         if begins is not None and (yield from reader.judged(begins, len(mark))) is False:
-            return code is not left
+            return span is not None and span.quotes_mark(mark)
         self._left = None
         is_shown = yield from self._try(mark, code, called=True)
         self._left = left if is_shown else None
+        if is_shown and span is not None and code is not left:
+            span.show_mark()
         return is_shown
 
     def _try(
@@ -220,11 +222,8 @@ class ShownTrial(Trial):
         self.inner.record = None
         self._take_note()
         text = "".join(taken)
-        if any(self._errors):
-            self._in_call = True
-            self._add(text)
-        else:
-            self._add("x" + text[len(text.rstrip()) :])
+        self._in_call = not self._whole
+        self._add(text if self._in_call else "x" + text[len(text.rstrip()) :])
 
     def _write(self, text: str) -> None:
         self._add(text)
@@ -260,7 +259,7 @@ class ShownTrial(Trial):
         return not self._called and self.inner.consumed > len(self._mark) + ASIDE
 
     def _ended_output(self) -> bool:
-        self.inner.closed = True
+        self.inner.closed, self.inner.cut = True, self._outer.cut
         self._advance()
         if self._shown is None:
             code = self._with_call if self._in_call else self._code

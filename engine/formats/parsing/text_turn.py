@@ -280,7 +280,7 @@ def _always(_turn: TextTurn, _hit: str) -> bool:
 
 def _stands_in_code(turn: TextTurn, hit: str) -> bool:
     """It stands in code: between backticks, or in a fence."""
-    return turn.span.quotes_code(hit)
+    return turn.span.quotes_mark(hit)
 
 
 def _whole_calls_stand(turn: TextTurn, _hit: str) -> Step[bool]:

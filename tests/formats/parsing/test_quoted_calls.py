@@ -134,12 +134,21 @@ def test_indented_lines_that_are_no_code_show_nothing(text: str) -> None:
         assert found.parsed() == {"to": "Rome"}
 
 
-def test_a_call_cut_off_in_code_that_was_left_open_is_a_cut_call() -> None:
-    text = 'So:\n\n```py\nx = 1\n</think>\n\nFine.\n<tool_call>\n{"name": "trip", "arguments": {"to": "Ro'
-    for chunks in splits(text):
-        parser = Parser("qwen3", "<think>\n", tools=[TOOL])
+@pytest.mark.parametrize(
+    ("family", "open_", "close", "call"),
+    [
+        ("qwen3", "<think>", "</think>", '<tool_call>\n{"name": "trip", "arguments": {"to": "Ro'),
+        ("mistral-small-4", "[THINK]", "[/THINK]", '[TOOL_CALLS]trip[ARGS]{"to": "Ro'),
+        ("mistral-small-4", "[THINK]", "[/THINK]", "[TOOL_CALLS]trip[ARGS]"),
+    ],
+)
+def test_a_call_cut_off_in_code_that_was_left_open_is_a_cut_call(
+    family: str, open_: str, close: str, call: str
+) -> None:
+    for chunks in splits(f"{open_}So:\n\n```py\nx = 1\n{close}Fine.\n{call}"):
+        parser = Parser(family, tools=[TOOL])
         turn = fold([*(event for chunk in chunks for event in parser.feed(chunk)), *parser.close("length")])
-        assert (turn.reasoning, turn.content) == ("So:\n\n```py\nx = 1", "Fine.")
+        assert (turn.reasoning.strip(), turn.content.strip()) == ("So:\n\n```py\nx = 1", "Fine.")
         assert [call.error for call in turn.tool_calls] == ["truncated"]
 
 
@@ -288,6 +297,11 @@ def test_a_marker_that_was_quoted_holds_no_later_quotation_however_the_text_is_c
     for chunks in splits(text):
         turn = fold(run(Parser("qwen3", tools=[TOOL]), chunks))
         assert len(turn.tool_calls) == 1, chunks
+
+
+def test_a_closing_mark_behind_the_line_of_a_lone_backtick_is_left_out() -> None:
+    for chunks in splits("I use ` here.\nFine.\n</think>\nSo."):
+        assert "</think>" not in fold(run(Parser("qwen3", tools=[TOOL]), chunks)).content
 
 
 def test_a_marker_that_is_a_fence_is_not_quoted_by_another() -> None:
