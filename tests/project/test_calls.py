@@ -11,7 +11,7 @@ that adds one says why here. Each token asks once whether it is quoted, as a cal
 wait asks twice whether it is made in the engine's own thread, which would wait for ever. An interrupt at any line loses
 nothing: six a token. One table says what a marker does: three a token. A source is asked for the model: two a turn. A
 text that a form opens may be chosen as a whole: one a token asks whether. How long a prompt waits for others: one a
-turn. Whether texts are being tried: one a token; what code may be open: one a token; what a load may leave for the first
+turn. Whether texts are being tried: one a token; what code may be open: one a token; what a load leaves for the first
 turn, and what a prompt reuses, which is found before it is taken: some a turn."""
 
 
