@@ -370,7 +370,7 @@ def test_weights_beyond_memory_are_refused(tiny: Path, monkeypatch: pytest.Monke
         {"kv_tokens": 512, "kv_unified": False},
         {"kv_tokens": 512, "n_ctx": 513},
         {"n_threads": 10_000},
-        {"n_ctx": "5"},
+        {"n_ctx": "five"},
         {"n_ctx": True},
         {"kv_unified": 1},
         {"checkpoint_mib": -1},

@@ -20,6 +20,7 @@ from engine import (
     RequestError,
     TemplateError,
 )
+from engine.support.errors import NoSuchReasoningError
 from engine.testing.scripted import ByteVocab, ScriptedBackend
 
 QUESTION: list[dict[str, Any]] = [{"role": "user", "content": "Hello!"}]
@@ -212,4 +213,4 @@ def test_tools_that_are_not_valid(llm: Engine, tools: list[Any], words: str) -> 
 def test_reasoning_that_the_family_cannot_do() -> None:
     vocab = ByteVocab(end=["<|eot_id|>"])
     with Engine.over(ScriptedBackend([], vocab=vocab), ChatTemplate(None, family="llama-3")) as llama:
-        refused(RequestError, lambda: llama.chat("x", reasoning=True), "no reasoning")
+        refused(NoSuchReasoningError, lambda: llama.chat("x", reasoning=True), "no reasoning")
