@@ -14,8 +14,8 @@ from engine.formats.template.chat_template import ChatTemplate
 from engine.testing.scripted import ByteVocab, ScriptedBackend
 
 MOST_KINDS = 21
-"""How many there are: a new record on this way needs a reason, or replaces another. What a prompt reuses is one since it
-is found before it is taken."""
+"""How many there are: a new record on this way needs a reason, or replaces another. What a prompt reuses is one, since
+it is found before it is taken."""
 
 
 class Records:
