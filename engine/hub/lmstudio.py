@@ -80,7 +80,11 @@ def _pointed() -> Path | None:
     pointer = Path("~/.lmstudio-home-pointer").expanduser()
     if not os.path.isfile(pointer):  # noqa: PTH113 - False where it is forbidden
         return None
-    return _folder(small_text(pointer, "LM Studio's pointer").decode(errors="replace").strip())
+    try:
+        return _folder(small_text(pointer, "LM Studio's pointer").decode(errors="replace").strip())
+    except ModelLoadError as error:
+        _log.warning("LM Studio's home is looked for where it usually is: %s", error)
+        return None
 
 
 def _moved(home: Path) -> Path | None:

@@ -15,7 +15,7 @@ from itertools import count
 from typing import TypeAlias
 
 from engine.support import threads
-from engine.support.errors import RequestError
+from engine.support.errors import LateError
 
 Act: TypeAlias = Callable[[], object]
 _MANY = 1000
@@ -103,10 +103,10 @@ def latest() -> float | None:
 
 
 def check_time() -> None:
-    """Raise RequestError if that time is over. For work of many steps."""
+    """Raise LateError if that time is over. For work of many steps."""
     until = _until.get()
     if until is not None and time.monotonic() > until:
-        raise RequestError(
+        raise LateError(
             "The request was still being prepared when its deadline passed: send fewer messages or tools, or give it "
             "more time."
         )

@@ -110,6 +110,10 @@ class RequestError(EngineError):
     """The caller's messages, tools or options are not valid."""
 
 
+class LateError(RequestError):
+    """The request was still being prepared when its deadline passed."""
+
+
 class NoSuchReasoningError(RequestError):
     """This model's reasoning cannot be switched as `reasoning=` asks for."""
 

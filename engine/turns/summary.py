@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
-from engine.support.errors import EngineError, RequestError
+from engine.support.errors import EngineError, LateError, RequestError
 from engine.turns.reasoning_memory import digests
 from engine.types.completion import Completion
 from engine.types.messages import Message
@@ -141,7 +141,8 @@ def written(
         try:
             said = write(_question(messages, groups, done, stop, text, budget), budget)
         except EngineError as error:
-            raise Failed(str(error), lasting=isinstance(error, RequestError)) from error
+            lasting = isinstance(error, RequestError) and not isinstance(error, LateError)
+            raise Failed(str(error), lasting=lasting) from error
         spent += said.usage.prompt_tokens - said.usage.cached_tokens + said.usage.completion_tokens
         if said.finish_reason in _UNTOLD:
             raise Failed(f"its turn ended: {said.finish_reason}", lasting=False)

@@ -21,7 +21,7 @@ from engine.runtime.media.media import TokensAndMedia
 from engine.runtime.stream.service import Service
 from engine.runtime.stream.stream import Stream
 from engine.support.deadlines import finished_by, latest
-from engine.support.errors import MissingTemplateError, RequestError
+from engine.support.errors import MissingTemplateError, NoSuchReasoningError, RequestError
 from engine.tools import ToolLike, as_tools
 from engine.turns.explain_input import ExplainInput
 from engine.turns.options import TurnOptions, parser_choice, turn_settings, until
@@ -149,7 +149,7 @@ class Turns:
             quietly = summary_settings(settings, budget)
             try:
                 (stream,) = self.start(messages, demand.tools, quietly)
-            except RequestError:  # reasoning cannot be switched off
+            except NoSuchReasoningError:
                 longer = quietly.sampling.model_copy(update={"max_tokens": 2 * budget})
                 (stream,) = self.start(messages, demand.tools, replace(quietly, reasoning=None, sampling=longer))
             return stream.result()

@@ -173,6 +173,13 @@ def test_lm_studios_folder_is_where_its_own_files_say(home: Path, weights: bytes
         assert names() == [f"lmstudio:own/{each}/m.gguf" for each in "abc"]
 
 
+def test_a_pointer_that_is_none_costs_only_what_it_points_to(studio: Path, home: Path, weights: bytes) -> None:
+    (studio / "own" / "a").mkdir(parents=True)
+    (studio / "own" / "a" / "m.gguf").write_bytes(weights)
+    (home / ".lmstudio-home-pointer").write_bytes(b"a" * (1 << 21))
+    assert names() == ["lmstudio:own/a/m.gguf"]
+
+
 def test_split_models_have_all_their_parts(studio: Path, weights: bytes) -> None:
     folder = studio / "own" / "split"
     folder.mkdir(parents=True)

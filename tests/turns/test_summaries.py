@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from fakes.long_talks import CHAT, TURNS, message, question, scripted, transcript
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import Completion, Engine, Engines, Event, RequestError, Summarised, as_tool
+from engine.support.errors import EngineError, LateError, QueueFullError
 from engine.turns.overflow import droppable
 from engine.turns.summary import Failed, Summaries, Summary, written
 from engine.types.messages import Message
@@ -288,3 +290,13 @@ def test_any_transcript_is_summarised_in_steps_that_fit(turns: Any, n_ctx: int, 
         assert made == [each.tool_call_id for each in some if each.role == "tool"], "calls and results stay together"
         assert re.search(ASKED, some[-1].content or "")
         assert (f"to save room:\nsummary {number}" in "".join(each.content or "" for each in some)) == (number > 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "lasting"), [(RequestError("wrong"), True), (LateError("late"), False), (QueueFullError("full"), False)]
+)
+def test_only_what_would_fail_again_is_not_tried_again(error: EngineError, lasting: bool) -> None:
+    messages = tuple(map(Message.model_validate, CHAT))
+    with pytest.raises(Failed) as caught:
+        written(messages, droppable(messages), Summary(), len, 64, 3000, Mock(side_effect=error))
+    assert caught.value.lasting == lasting
